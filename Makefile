@@ -1,0 +1,36 @@
+# One line per recipe; logic lives in dev/*.py. Needs only python3 (3.11 or newer) and make.
+PYTHON ?= python3
+BIN := .venv/bin
+ARGS ?=
+.DEFAULT_GOAL := help
+.PHONY: help venv demo test check format lint types imports words bench mutants sizes pins
+
+help: ## List the recipes
+	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile
+.venv/stamp: pyproject.toml requirements/dev.txt requirements/uv.txt dev/make_venv.py
+	$(PYTHON) dev/make_venv.py
+venv: .venv/stamp ## Create or refresh .venv from the pins
+demo: venv ## Run the crash demo, offline
+	$(BIN)/perdure demo --auto $(ARGS)
+test: venv ## Run all tests, or some: make test ARGS="-n auto -k fence"
+	$(BIN)/pytest $(ARGS)
+check: lint types imports words ## Before every commit: format, lint, types, imports, words, unit and conformance tests
+	$(BIN)/pytest $(wildcard tests/unit tests/conformance) $(ARGS)
+format: venv ## Format and fix what can be fixed
+	$(BIN)/ruff check --fix-only --quiet . && $(BIN)/ruff format .
+lint: venv ## Check the format and the lint rules
+	$(BIN)/ruff format --check . && $(BIN)/ruff check .
+types: venv ## Check types: pyright, strict
+	$(BIN)/pyright
+imports: venv ## Check who imports whom
+	$(BIN)/lint-imports --no-cache
+words: venv ## Look for paths of this machine and registry addresses
+	$(BIN)/python dev/words.py
+bench: venv ## Run the benchmarks
+	$(BIN)/python dev/bench.py $(ARGS)
+mutants: venv ## Prove that the durability tests can fail
+	$(BIN)/python dev/mutants.py $(ARGS)
+sizes: venv ## Print the ten longest functions and files
+	$(BIN)/python dev/sizes.py $(ARGS)
+pins: venv ## Rewrite requirements/ (ARGS=--upgrade for newer versions)
+	$(BIN)/python dev/pins.py $(ARGS)

@@ -1,0 +1,91 @@
+"""Perdure: a durable agent runtime. Kill the process anywhere, start it again, and every session carries on."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from perdure.errors import Code, Error
+from perdure.ids import VERSION as __version__
+
+if TYPE_CHECKING:
+    from perdure.observe.events import Cursor, Delta, Event, Fact, Gap
+    from perdure.observe.why import Why
+    from perdure.runtime.agent import Agent
+    from perdure.runtime.runtime import Runtime, run
+    from perdure.runtime.session import Sent, Session
+    from perdure.runtime.shared import TurnResult
+    from perdure.tools.context import CancelToken, ToolContext
+    from perdure.tools.decorator import Tool, tool
+    from perdure.tools.errors import OutcomeUnknown, ToolError
+    from perdure.tools.verdicts import DidNotHappen, Happened, Unknown
+    from perdure.vocab.tools import RetryPolicy, ToolHints
+    from perdure.vocab.usage import Usage
+
+_WHERE = {
+    "Agent": "perdure.runtime.agent",
+    "CancelToken": "perdure.tools.context",
+    "Cursor": "perdure.observe.events",
+    "Delta": "perdure.observe.events",
+    "DidNotHappen": "perdure.tools.verdicts",
+    "Event": "perdure.observe.events",
+    "Fact": "perdure.observe.events",
+    "Gap": "perdure.observe.events",
+    "Happened": "perdure.tools.verdicts",
+    "OutcomeUnknown": "perdure.tools.errors",
+    "RetryPolicy": "perdure.vocab.tools",
+    "Runtime": "perdure.runtime.runtime",
+    "Sent": "perdure.runtime.session",
+    "Session": "perdure.runtime.session",
+    "Tool": "perdure.tools.decorator",
+    "ToolContext": "perdure.tools.context",
+    "ToolError": "perdure.tools.errors",
+    "ToolHints": "perdure.vocab.tools",
+    "TurnResult": "perdure.runtime.shared",
+    "Unknown": "perdure.tools.verdicts",
+    "Usage": "perdure.vocab.usage",
+    "Why": "perdure.observe.why",
+    "run": "perdure.runtime.runtime",
+    "tool": "perdure.tools.decorator",
+}
+
+__all__ = [
+    "Agent",
+    "CancelToken",
+    "Code",
+    "Cursor",
+    "Delta",
+    "DidNotHappen",
+    "Error",
+    "Event",
+    "Fact",
+    "Gap",
+    "Happened",
+    "OutcomeUnknown",
+    "RetryPolicy",
+    "Runtime",
+    "Sent",
+    "Session",
+    "Tool",
+    "ToolContext",
+    "ToolError",
+    "ToolHints",
+    "TurnResult",
+    "Unknown",
+    "Usage",
+    "Why",
+    "__version__",
+    "run",
+    "tool",
+]
+
+
+def __getattr__(name: str) -> object:
+    """Load a public name on first use: importing perdure itself costs almost nothing."""
+    if name in _WHERE:
+        return getattr(import_module(_WHERE[name]), name)
+    raise AttributeError(f"module 'perdure' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return list(__all__)

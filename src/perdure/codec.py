@@ -1,0 +1,147 @@
+"""JSON in and out: the one wire encoding, its canonical form, and the refusal of what JSON cannot carry.
+
+Canonical JSON is msgspec's encoding with every object key and struct field sorted. It is frozen by test vectors:
+fingerprints stored years ago must still compare equal.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import zip_longest
+from typing import Any, TypeAlias, TypeVar
+
+import msgspec
+
+from perdure.errors import Code, Error
+
+Json: TypeAlias = Any
+"""A JSON value: None, bool, int, float, str, or lists and string-keyed dicts of them."""
+
+T = TypeVar("T")
+
+_encoder = msgspec.json.Encoder()
+_canonical = msgspec.json.Encoder(order="sorted")
+
+
+def encode(value: object) -> bytes:
+    """Compact JSON of a value already known to be encodable."""
+    return _encoder.encode(value)
+
+
+def decode(data: bytes | str, type: type[T] | Any = Any) -> T | Any:
+    """Read stored or received JSON into `type`.
+
+    Raises:
+        Error: `invalid_json` when the text is not JSON or does not have that shape.
+    """
+    try:
+        return msgspec.json.decode(data, type=type)
+    except (msgspec.DecodeError, UnicodeDecodeError) as problem:
+        raise Error(Code.INVALID_JSON, "the JSON text does not have the expected shape", because=str(problem)) from None
+
+
+def canonical(value: object) -> bytes:
+    """The one byte string that stands for this value, whatever the order of its keys."""
+    return _canonical.encode(value)
+
+
+def digest(value: object) -> str:
+    """sha256 (hex) of the canonical JSON."""
+    return hashlib.sha256(canonical(value)).hexdigest()
+
+
+def to_json(value: object, *, where: str = "$") -> Json:
+    """Turn a caller's value into plain JSON, or say exactly which part of it JSON cannot carry.
+
+    Raises:
+        Error: `invalid_json` naming the JSON path of the first NaN, infinity, cycle or unknown type;
+            `invalid_text` for text that is not valid Unicode.
+    """
+    try:
+        plain = msgspec.to_builtins(value, str_keys=True, enc_hook=_convert)
+    except RecursionError:
+        raise Error(Code.INVALID_JSON, f"{where} refers to itself or is nested too deeply", path=where) from None
+    except (TypeError, NotImplementedError, ValueError) as problem:
+        raise Error(Code.INVALID_JSON, f"{where} cannot be stored as JSON", because=str(problem), path=where) from None
+    _refuse_what_json_cannot_carry(plain, where)
+    return plain
+
+
+def _convert(value: object) -> object:
+    dump = getattr(value, "model_dump", None)
+    if callable(dump):
+        return dump(mode="json")
+    raise NotImplementedError(f"{type(value).__name__} is not JSON")
+
+
+def _refuse_what_json_cannot_carry(value: Json, where: str) -> None:
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            raise Error(Code.INVALID_JSON, f"{where} is {value}, which JSON cannot carry", path=where)
+    elif isinstance(value, str):
+        check_text(value, where=where)
+    elif isinstance(value, dict):
+        for key, item in _items(value):
+            check_text(key, where=where)
+            _refuse_what_json_cannot_carry(item, f"{where}.{key}")
+    elif isinstance(value, list | tuple):
+        for index, item in enumerate(_elements(value)):
+            _refuse_what_json_cannot_carry(item, f"{where}[{index}]")
+
+
+def _items(value: Json) -> Iterable[tuple[str, Json]]:
+    return value.items()
+
+
+def _elements(value: Json) -> Sequence[Json]:
+    return value
+
+
+def check_text(text: str, *, where: str) -> str:
+    """Refuse text that cannot be written as UTF-8 (a lone surrogate)."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as problem:
+        raise Error(
+            Code.INVALID_TEXT,
+            f"{where} is not valid Unicode text",
+            because=f"character {problem.start} is a lone surrogate",
+            hint="decode the bytes with errors='replace' before sending",
+            path=where,
+        ) from None
+    return text
+
+
+def differences(recorded: Json, current: Json, *, limit: int = 8) -> tuple[list[str], int]:
+    """The JSON paths at which two values differ: the first `limit` described, and how many there are."""
+    found = list(_walk(recorded, current, "$"))
+    return found[:limit], len(found)
+
+
+def _walk(a: Json, b: Json, path: str) -> Iterator[str]:
+    if isinstance(a, dict) and isinstance(b, dict):
+        left, right = dict(_items(a)), dict(_items(b))
+        for key in sorted({*left, *right}):
+            yield from _walk(left.get(key, _ABSENT), right.get(key, _ABSENT), f"{path}.{key}")
+    elif isinstance(a, list) and isinstance(b, list):
+        for index, (one, other) in enumerate(zip_longest(_elements(a), _elements(b), fillvalue=_ABSENT)):
+            yield from _walk(one, other, f"{path}[{index}]")
+    elif _different(a, b):
+        yield f"{path}: {_show(a)} -> {_show(b)}"
+
+
+def _different(a: Json, b: Json) -> bool:
+    return type(a) is not type(b) or a != b
+
+
+def _show(value: Json) -> str:
+    if value is _ABSENT:
+        return "absent"
+    text = encode(value)
+    return text.decode() if len(text) <= _SHOWN_BYTES else f"<{len(text)} bytes>"
+
+
+_ABSENT = object()
+_SHOWN_BYTES = 2048

@@ -1,0 +1,1 @@
+"""One atomic write, decided before a connection is opened."""

@@ -1,0 +1,259 @@
+"""The commit plan: everything one append changes, as a value, and the rules by which a store judges it.
+
+Laws: a plan is applied whole or not at all. A plan names (stream, fence, n): the same plan again returns the first
+receipt, another plan under that name is a conflict. A stale fence writes nothing. A record key belongs to the first
+record that takes it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from perdure.errors import Code, Error
+from perdure.ids import BlobHash, Fence, PromiseId, Seq, StreamId, WorkerId
+from perdure.inbox.admit import Delivery
+from perdure.vocab.promises import Resolution
+from perdure.vocab.records import FORMAT, Record, Row, key_of, kind_of, write
+
+MAX_COMMIT_BYTES = 1_048_576
+MAX_COMMIT_ROWS = 512
+NOTHING_YET = Seq(0)
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A record on its way into a log."""
+
+    kind: str
+    data: bytes
+    at: int
+    key: str | None = None
+    version: int = FORMAT
+
+    @staticmethod
+    def of(record: Record, *, at: int) -> Entry:
+        """Encode a record once, under the key it claims."""
+        return Entry(kind=kind_of(record), data=write(record), at=at, key=key_of(record))
+
+
+@dataclass(frozen=True, slots=True)
+class SetTimer:
+    """Make the stream claimable at a moment. Setting a timer that exists keeps its original moment."""
+
+    name: str
+    due_at: int
+
+
+@dataclass(frozen=True, slots=True)
+class ClearTimer:
+    """Delete a timer: it fired, or is not needed any more."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Blob:
+    """Bytes that the stream will reference from now on."""
+
+    hash: BlobHash
+    media_type: str
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A fold at a moment: droppable, and only for the code version that wrote it."""
+
+    seq: Seq
+    code: str
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One owned append. `n` counts the appends of one fence from 1, without gaps."""
+
+    stream: StreamId
+    worker: WorkerId
+    fence: Fence
+    n: int
+    entries: tuple[Entry, ...] = ()
+    consume: tuple[int, ...] = ()
+    timers: tuple[SetTimer | ClearTimer, ...] = ()
+    waits: tuple[PromiseId, ...] = ()
+    deliveries: tuple[Delivery, ...] = ()
+    blobs: tuple[Blob, ...] = ()
+    snapshot: Snapshot | None = None
+    known_seq: Seq = NOTHING_YET
+    lease: Literal["keep", "release"] = "keep"
+    active: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """Proof that a plan is durable, and what its owner could not know when it planned.
+
+    `missed` are admitted records that others wrote since `known_seq`. `resolved` are waits that had already ended:
+    a plan with any of those did not park.
+    """
+
+    stream: StreamId
+    fence: Fence
+    n: int
+    first_seq: Seq
+    last_seq: Seq
+    missed: tuple[Row, ...] = ()
+    resolved: tuple[tuple[PromiseId, Resolution], ...] = ()
+    replayed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class StreamState:
+    """What a store must know of a stream to judge a plan."""
+
+    owner: WorkerId | None
+    fence: Fence
+    n: int
+    last_seq: Seq
+    format: int
+
+
+@dataclass(frozen=True, slots=True)
+class Apply:
+    """Write it; its first record gets this seq."""
+
+    first_seq: Seq
+
+
+@dataclass(frozen=True, slots=True)
+class AlreadyApplied:
+    """It was written before, or its fence is stale: look up the rows of (stream, fence, n), and `recall`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refuse:
+    """Write nothing."""
+
+    error: Error
+
+
+Judgement: TypeAlias = Apply | AlreadyApplied | Refuse
+
+
+def judge(plan: Plan, state: StreamState | None) -> Judgement:
+    """Whether a plan may be written, from the stream's row alone."""
+    if state is None or plan.fence > state.fence:
+        return Refuse(lease_lost(plan.stream))
+    if plan.fence < state.fence or plan.n <= state.n:
+        return AlreadyApplied()  # or never: the rows decide, see `recall`
+    if state.owner != plan.worker:
+        return Refuse(lease_lost(plan.stream))
+    if plan.n != state.n + 1:
+        return Refuse(
+            Error(
+                Code.COMMIT_CONFLICT,
+                f"append {plan.n} cannot follow append {state.n}",
+                because="appends of one owner are numbered without gaps",
+                stream=plan.stream,
+            )
+        )
+    return Apply(Seq(state.last_seq + 1))
+
+
+def lease_lost(stream: StreamId) -> Error:
+    """The refusal of a stale fence."""
+    return Error(
+        Code.LEASE_LOST,
+        "this worker no longer holds the stream; nothing was written",
+        because="another worker took it over, or it was deleted",
+        stream=stream,
+    )
+
+
+def same_content(plan: Plan, rows: Sequence[Row]) -> bool:
+    """Whether the rows a store kept under (stream, fence, n) are what this plan says."""
+    return [(r.kind, r.key, r.data) for r in rows] == [(e.kind, e.key, e.data) for e in plan.entries]
+
+
+def recall(plan: Plan, state: StreamState, rows: Sequence[Row], before: Seq) -> tuple[Seq, Seq]:
+    """First and last seq of a plan that was written before, from the rows a store kept under (stream, fence, n).
+
+    A plan that released its stream, or was overtaken by another owner after it was written, is still written: a lost
+    reply is answered with the receipt, whoever holds the stream now. `before` is the last row that this fence wrote
+    before the plan; a plan without records stands behind it and behind what its owner knew.
+
+    Raises:
+        Error: `lease_lost` if a stale fence wrote nothing under this name, `commit_conflict` if it wrote other content.
+    """
+    stale = plan.fence != state.fence
+    if stale and not rows:
+        raise lease_lost(plan.stream)
+    if not same_content(plan, rows):
+        raise other_content(plan)
+    if rows:
+        return rows[0].seq, rows[-1].seq
+    last = max(before, plan.known_seq)
+    return Seq(last + 1), last
+
+
+def other_content(plan: Plan) -> Error:
+    """The refusal of another plan under a name that was used."""
+    return Error(
+        Code.COMMIT_CONFLICT,
+        f"append {plan.n} was made before, with other content",
+        stream=plan.stream,
+        fence=plan.fence,
+    )
+
+
+def key_taken(stream: StreamId, key: str, by: str) -> Error:
+    """The refusal of a record whose key another record has."""
+    return Error(
+        Code.GATE_CLOSED,
+        f"the log key {key} is taken by a {by} record; nothing was written",
+        stream=stream,
+        key=key,
+        by=by,
+    )
+
+
+def inbox_gone(plan: Plan, inbox_id: int) -> Error:
+    """The refusal of a plan that consumes an inbox row which is not there."""
+    return Error(
+        Code.COMMIT_CONFLICT,
+        f"inbox row {inbox_id} does not wait for this stream; nothing was written",
+        because="it was consumed before, or belongs to another stream",
+        stream=plan.stream,
+    )
+
+
+def check_budget(plan: Plan) -> None:
+    """Refuse a plan that is too large before any transaction opens.
+
+    Raises:
+        Error: `store_commit_byte_budget_exceeded` or `store_commit_row_budget_exceeded`.
+    """
+    size = sum(len(entry.data) for entry in plan.entries)
+    if size > MAX_COMMIT_BYTES:
+        raise Error(
+            Code.STORE_COMMIT_BYTE_BUDGET_EXCEEDED,
+            f"one append would write {size} bytes",
+            because=f"the limit is {MAX_COMMIT_BYTES}",
+            stream=plan.stream,
+        )
+    rows = len(plan.entries) + len(plan.deliveries) + len(plan.timers) + len(plan.waits)
+    if rows > MAX_COMMIT_ROWS:
+        raise Error(
+            Code.STORE_COMMIT_ROW_BUDGET_EXCEEDED,
+            f"one append would write {rows} rows",
+            because=f"the limit is {MAX_COMMIT_ROWS}",
+            stream=plan.stream,
+        )
+
+
+def blob_of(value: bytes, media_type: str) -> Blob:
+    """Name bytes by their content."""
+    return Blob(hash=BlobHash(hashlib.sha256(value).hexdigest()), media_type=media_type, data=value)

@@ -1,0 +1,217 @@
+"""Controllers: the one place that knows replay from run.
+
+An effect passes three moments. *Begin* looks into the journal and submits the intent where the class wants one.
+*Dispatch* waits for exactly what must be durable first, checks the lease, and calls the world. *Settle* submits the
+outcome. `execute` is the three in a row; the turn loop calls them apart, so that an outcome and the intents it leads
+to become one append.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from perdure.effects.journal import AlreadyRunning, AlreadySettled, Claimed, DeterminismViolation, EffectJournal
+from perdure.errors import Code, Error
+from perdure.ids import EffectId, WorkerId
+from perdure.vocab.effects import DurableStepOutcome, EffectKind, Envelope, InDoubt, Outcome
+from perdure.vocab.records import EffectSettled, EffectStarted, Record
+from perdure.vocab.tools import DoubtPolicy, EffectClass
+
+DurabilityTier = Literal["inline", "durable"]
+
+
+@dataclass(frozen=True, slots=True)
+class Local:
+    """The local way to perform one kind of effect."""
+
+    kind: EffectKind
+    run: Callable[[Envelope], Awaitable[Outcome]]
+
+
+@dataclass(frozen=True, slots=True)
+class Care:
+    """How carefully an effect is treated: its class, and what its intent records besides."""
+
+    effect: EffectClass = "once"
+    doubt: DoubtPolicy = "tell"
+    deadline_at: int | None = None
+    due_at: int | None = None
+    record_start: bool = False
+    keep_command: bool = True
+
+    @property
+    def has_intent(self) -> bool:
+        """Whether a start record is written: always for what must not run twice, for others where it informs."""
+        return self.record_start or self.effect in ("once", "resumable")
+
+
+class Controller(Protocol):
+    """Whoever performs effects: in memory, on a store, or on an engine of somebody else."""
+
+    @property
+    def supports_durable_effects(self) -> bool:
+        """Whether a step executed here survives a crash."""
+        ...
+
+    @property
+    def durability_tier(self) -> DurabilityTier:
+        """How much survives: nothing, or everything that was recorded."""
+        ...
+
+    async def execute(self, envelope: Envelope, local: Local | None, care: Care = ...) -> Outcome:
+        """Answer an effect: from the record if it was ever answered, else from the world."""
+        ...
+
+
+class Ledger(Protocol):
+    """Where a journaled controller writes: the owned stream."""
+
+    worker: WorkerId
+
+    def submit(self, *records: Record) -> None:
+        """Put facts into the stream, in order, now; durable later."""
+        ...
+
+    async def durable(self) -> None:
+        """Wait until everything submitted so far is durable."""
+        ...
+
+    def lease_live(self) -> bool:
+        """Whether this worker's lease has certainly not lapsed. Never waits."""
+        ...
+
+    async def reassert(self) -> None:
+        """Renew a lapsed lease, or raise `lease_lost`."""
+        ...
+
+
+class InlineController:
+    """Runs effects and records nothing: for tests and for work that may be forgotten."""
+
+    supports_durable_effects = False
+    durability_tier: DurabilityTier = "inline"
+
+    async def execute(self, envelope: Envelope, local: Local | None, care: Care | None = None) -> Outcome:
+        """Run the effect. Twice is twice."""
+        return await _run(envelope, local)
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """An effect that may be dispatched once the right things are durable."""
+
+    envelope: Envelope
+    fingerprint: str
+    care: Care
+
+
+class JournaledController:
+    """Answers effects once: the journal decides, the ledger remembers."""
+
+    supports_durable_effects = True
+    durability_tier: DurabilityTier = "durable"
+
+    def __init__(self, journal: EffectJournal, ledger: Ledger) -> None:
+        self.journal = journal
+        self.ledger = ledger
+
+    def record(self, *records: Record) -> None:
+        """Submit facts, and fold those that are about effects."""
+        self.ledger.submit(*records)
+        for record in records:
+            self.journal.fold(record)
+
+    def begin(self, envelope: Envelope, care: Care) -> Begun | Outcome:
+        """Look the effect up and submit its intent; an outcome if it was settled before.
+
+        Raises:
+            Error: `replay_mismatch`; `runtime_effect_in_doubt` for an unsettled `once` effect of an earlier run.
+        """
+        fingerprint = envelope.fingerprint()
+        match self.journal.claim(envelope, fingerprint):
+            case DeterminismViolation() as violation:
+                raise violation.error(envelope)
+            case AlreadySettled(outcome):
+                return outcome
+            case AlreadyRunning(started) if started.effect == "once":
+                raise Error(
+                    Code.RUNTIME_EFFECT_IN_DOUBT,
+                    f"effect {envelope.id} was dispatched before and its outcome is unknown",
+                    because="the worker that ran it is gone",
+                    hint="settle the doubt first: by a probe, by a person, or by telling the model",
+                )
+            case AlreadyRunning(started):
+                care = Care(effect=care.effect, due_at=started.due_at, record_start=care.record_start)
+            case Claimed() if care.has_intent:
+                self.record(_started(envelope, fingerprint, care, self.ledger.worker))
+            case Claimed():
+                pass
+        return Begun(envelope, fingerprint, care)
+
+    async def dispatch(self, begun: Begun, local: Local | None) -> Outcome:
+        """Call the world, once what must be durable is durable and the lease certainly holds."""
+        if begun.care.effect != "pure":
+            await self.ledger.durable()
+            while not self.ledger.lease_live():
+                await self.ledger.reassert()
+        return await _run(begun.envelope, local)
+
+    def settle(self, begun: Begun, outcome: Outcome) -> EffectSettled:
+        """Submit the outcome."""
+        fingerprint = "" if self.journal.started(EffectId(begun.envelope.id)) else begun.fingerprint
+        settled = EffectSettled(id=EffectId(begun.envelope.id), outcome=outcome, fingerprint=fingerprint)
+        self.record(settled)
+        return settled
+
+    async def execute(self, envelope: Envelope, local: Local | None, care: Care | None = None) -> Outcome:
+        """Begin, dispatch, settle. Returns before the outcome is durable: what comes next will wait for it."""
+        begun = self.begin(envelope, care or Care())
+        if not isinstance(begun, Begun):
+            return begun
+        outcome = await self.dispatch(begun, local)
+        self.settle(begun, outcome)
+        return outcome
+
+    def doubt_unsettled_steps(self) -> None:
+        """A new owner finds `once` steps that were dispatched and not settled: their outcome is unknown."""
+        for started in self.journal.unsettled():
+            if started.effect == "once" and started.kind is EffectKind.DURABLE_STEP:
+                outcome = DurableStepOutcome(in_doubt=InDoubt(reason="worker_lost"))
+                self.record(EffectSettled(id=started.id, outcome=outcome))
+
+
+def _started(envelope: Envelope, fingerprint: str, care: Care, worker: WorkerId) -> EffectStarted:
+    return EffectStarted(
+        id=EffectId(envelope.id),
+        kind=envelope.kind,
+        fingerprint=fingerprint,
+        command=envelope.command if care.keep_command else None,
+        effect=care.effect,
+        doubt=care.doubt,
+        worker=worker if care.effect in ("once", "resumable") else WorkerId(""),
+        deadline_at=care.deadline_at,
+        due_at=care.due_at,
+    )
+
+
+async def _run(envelope: Envelope, local: Local | None) -> Outcome:
+    if local is None:
+        raise Error(
+            Code.RUNTIME_EFFECT_LOCAL_EXECUTOR_UNAVAILABLE, f"nobody here can perform a {envelope.kind.value} effect"
+        )
+    if local.kind is not envelope.kind:
+        raise Error(
+            Code.RUNTIME_EFFECT_LOCAL_EXECUTOR_MISMATCH,
+            f"a {local.kind.value} executor was given a {envelope.kind.value} effect",
+        )
+    outcome = await local.run(envelope)
+    if outcome.kind is not envelope.kind:
+        raise Error(
+            Code.RUNTIME_EFFECT_WRONG_OUTCOME,
+            f"a {envelope.kind.value} effect was answered with the outcome of {outcome.kind.value}",
+            expected=envelope.kind.value,
+            actual=outcome.kind.value,
+        )
+    return outcome

@@ -1,0 +1,157 @@
+"""What was asked and what was answered, by effect id: the fold that decides whether anything may run at all.
+
+Laws: a settled effect is answered from here and never performed again; another fingerprint under the same id is a
+mismatch, noticed before anything else; a `once` effect that was started and not settled is not free to run.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from perdure.codec import Json, decode, differences, encode
+from perdure.errors import Code, Error
+from perdure.ids import EffectId
+from perdure.vocab.effects import (
+    Command,
+    CompletedToolCall,
+    Done,
+    DurableStepOutcome,
+    Envelope,
+    InDoubt,
+    Outcome,
+    ToolCallOutcome,
+)
+from perdure.vocab.records import EffectSettled, EffectStarted, Record
+
+
+@dataclass(frozen=True, slots=True)
+class Claimed:
+    """Nothing stands in the way: run it."""
+
+
+@dataclass(frozen=True, slots=True)
+class AlreadySettled:
+    """It was answered: this is the answer."""
+
+    outcome: Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class AlreadyRunning:
+    """It was started and has no outcome yet."""
+
+    started: EffectStarted
+
+
+@dataclass(frozen=True, slots=True)
+class DeterminismViolation:
+    """Something else was asked under this id before."""
+
+    stored_fingerprint: str
+    current_fingerprint: str
+    paths: tuple[str, ...] = ()
+    count: int = 0
+
+    def error(self, envelope: Envelope) -> Error:
+        """The loud form."""
+        shown = "; ".join(self.paths) or "the recorded command was not kept"
+        return Error(
+            Code.REPLAY_MISMATCH,
+            f"effect {envelope.id} asks for something else than it did before",
+            because=f"{self.count or 'some'} differing JSON paths: {shown}",
+            hint="what is passed to a recorded effect must be equal every time; give changed work a new name",
+            effect=envelope.id,
+            stored=self.stored_fingerprint,
+            current=self.current_fingerprint,
+        )
+
+
+ClaimResult: TypeAlias = Claimed | AlreadySettled | AlreadyRunning | DeterminismViolation
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """The effect has its outcome."""
+
+    outcome: Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class Interrupted:
+    """The effect was dispatched and its outcome is not known."""
+
+    doubt: InDoubt
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """The effect was started and not settled."""
+
+    started: EffectStarted
+
+
+EffectStatus: TypeAlias = Settled | Interrupted | Running
+
+
+class EffectJournal:
+    """The effects of one turn or one process, folded from its records."""
+
+    def __init__(self) -> None:
+        self._started: dict[EffectId, EffectStarted] = {}
+        self._settled: dict[EffectId, EffectSettled] = {}
+
+    def fold(self, record: Record) -> None:
+        """Take notice of one more record."""
+        match record:
+            case EffectStarted():
+                self._started[record.id] = record
+            case EffectSettled():
+                self._settled[record.id] = record
+            case _:
+                pass
+
+    def claim(self, envelope: Envelope, fingerprint: str) -> ClaimResult:
+        """May this effect run? The fingerprint is compared before anything else."""
+        started = self._started.get(EffectId(envelope.id))
+        settled = self._settled.get(EffectId(envelope.id))
+        stored = (settled and settled.fingerprint) or (started and started.fingerprint) or ""
+        if stored and stored != fingerprint:
+            return _violation(envelope, fingerprint, stored, started.command if started else None)
+        if settled:
+            return AlreadySettled(settled.outcome)
+        return AlreadyRunning(started) if started else Claimed()
+
+    def status(self, effect: EffectId) -> EffectStatus | None:
+        """What became of an effect; None if it was never started."""
+        if settled := self._settled.get(effect):
+            doubt = _doubt_of(settled.outcome)
+            return Interrupted(doubt) if doubt else Settled(settled.outcome)
+        started = self._started.get(effect)
+        return Running(started) if started else None
+
+    def started(self, effect: EffectId) -> EffectStarted | None:
+        """The record of an effect's start."""
+        return self._started.get(effect)
+
+    def unsettled(self) -> tuple[EffectStarted, ...]:
+        """What was started and has no outcome."""
+        return tuple(s for s in self._started.values() if s.id not in self._settled)
+
+
+def _violation(envelope: Envelope, current: str, stored: str, command: Command | None) -> DeterminismViolation:
+    if command is None:
+        return DeterminismViolation(stored, current)
+    recorded: Json = decode(encode(Envelope(invocation=envelope.invocation, command=command)))
+    paths, count = differences(recorded, decode(encode(envelope)))
+    return DeterminismViolation(stored, current, tuple(paths), count)
+
+
+def _doubt_of(outcome: Outcome) -> InDoubt | None:
+    match outcome:
+        case ToolCallOutcome(launch=Done(result=CompletedToolCall(output=InDoubt() as doubt))):
+            return doubt
+        case DurableStepOutcome(in_doubt=InDoubt() as doubt):
+            return doubt
+        case _:
+            return None

@@ -1,0 +1,180 @@
+"""Every failure Perdure reports: one exception class, one closed list of codes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Literal
+
+Retry = Literal["never", "same", "later"]
+
+
+class Code(StrEnum):
+    """Stable, public, append-only. A code never names a backend or a provider: those go into `details`."""
+
+    # input at the edge
+    INVALID_ARGUMENT = "invalid_argument"
+    INVALID_ID = "invalid_id"
+    INVALID_JSON = "invalid_json"
+    INVALID_TEXT = "invalid_text"
+    INVALID_CURSOR = "invalid_cursor"
+    INPUT_TOO_LARGE = "input_too_large"
+    INPUT_KEY_CONFLICT = "input_key_conflict"
+    TARGET_INVALID = "target_invalid"
+
+    # sessions, agents, turns
+    AGENT_UNKNOWN = "agent_unknown"
+    AGENT_INVALID = "agent_invalid"
+    MODEL_UNKNOWN = "model_unknown"
+    SESSION_UNKNOWN = "session_unknown"
+    SESSION_AGENT_CONFLICT = "session_agent_conflict"
+    SESSION_DELETED = "session_deleted"
+    SESSION_BUSY = "session_busy"
+    TURN_UNKNOWN = "turn_unknown"
+    TURN_EVENT_UNEXPECTED = "turn_event_unexpected"
+    TURN_FAILED = "turn_failed"
+    RECORD_UNKNOWN = "record_unknown"
+    RESULT_TIMEOUT = "result_timeout"
+
+    # tools as they are registered
+    TOOL_INVALID = "tool_invalid"
+    TOOL_NOT_SUPPORTED_YET = "tool_not_supported_yet"
+
+    # the runtime
+    RUNTIME_CLOSED = "runtime_closed"
+    RUNTIME_FORKED = "runtime_forked"
+    RUNTIME_DRAINING = "runtime_draining"
+
+    # the store
+    LEASE_LOST = "lease_lost"
+    COMMIT_CONFLICT = "commit_conflict"
+    GATE_CLOSED = "gate_closed"
+    STORE_COMMIT_BYTE_BUDGET_EXCEEDED = "store_commit_byte_budget_exceeded"
+    STORE_COMMIT_ROW_BUDGET_EXCEEDED = "store_commit_row_budget_exceeded"
+    STORE_URL_INVALID = "store_url_invalid"
+    STORE_READ_ONLY = "store_read_only"
+    STORE_FULL = "store_full"
+    STORE_LOCKED = "store_locked"
+    STORE_CORRUPT = "store_corrupt"
+    STORE_NEWER = "store_newer"
+    STORE_NOT_OURS = "store_not_ours"
+    STORE_UNAVAILABLE = "store_unavailable"
+    STORE_FAILED = "store_failed"
+    BLOB_UNKNOWN = "blob_unknown"
+    FORMAT_NEWER = "format_newer"
+
+    # the effect seam
+    REPLAY_MISMATCH = "replay_mismatch"
+    RUNTIME_EFFECT_INVOCATION_SUBJECT = "runtime_effect_invocation_subject"
+    RUNTIME_EFFECT_INVOCATION_KIND = "runtime_effect_invocation_kind"
+    RUNTIME_EFFECT_REPLAY_REQUIRED = "runtime_effect_replay_required"
+    RUNTIME_EFFECT_ENVELOPE_HASH = "runtime_effect_envelope_hash"
+    RUNTIME_EFFECT_WRONG_OUTCOME = "runtime_effect_wrong_outcome"
+    RUNTIME_EFFECT_TOOL_CALL_PENDING = "runtime_effect_tool_call_pending"
+    RUNTIME_EFFECT_TOOL_BATCH_EMPTY = "runtime_effect_tool_batch_empty"
+    RUNTIME_EFFECT_ATTACHMENT_MISSING_REFERENCE = "runtime_effect_attachment_missing_reference"
+    RUNTIME_EFFECT_ATTACHMENT_MEDIA_TYPE = "runtime_effect_attachment_media_type"
+    RUNTIME_EFFECT_ATTACHMENT_STORE = "runtime_effect_attachment_store"
+    RUNTIME_EFFECT_LOCAL_EXECUTOR_MISMATCH = "runtime_effect_local_executor_mismatch"
+    RUNTIME_EFFECT_LOCAL_EXECUTOR_UNAVAILABLE = "runtime_effect_local_executor_unavailable"
+    RUNTIME_EFFECT_IN_DOUBT = "runtime_effect_in_doubt"
+    MISSING_EXECUTION_SCOPE_ID = "missing_execution_scope_id"
+    INVALID_AWAIT_EVENT_WAIT_IDENTITY = "invalid_await_event_wait_identity"
+
+
+@dataclass(frozen=True, slots=True)
+class Trait:
+    """What a client does with a code: the HTTP status it maps to, and whether asking again can help."""
+
+    status: int
+    retry: Retry = "never"
+
+
+_BAD = Trait(400)
+_CONFLICT = Trait(409)
+_MISSING = Trait(404)
+_BROKEN = Trait(500)
+_AWAY = Trait(503, "later")
+
+TRAITS: Mapping[Code, Trait] = {
+    Code.INVALID_ARGUMENT: _BAD,
+    Code.INVALID_ID: _BAD,
+    Code.INVALID_JSON: _BAD,
+    Code.INVALID_TEXT: _BAD,
+    Code.INVALID_CURSOR: _BAD,
+    Code.INPUT_TOO_LARGE: Trait(413),
+    Code.INPUT_KEY_CONFLICT: _CONFLICT,
+    Code.TARGET_INVALID: _BAD,
+    Code.AGENT_UNKNOWN: _MISSING,
+    Code.AGENT_INVALID: _BAD,
+    Code.MODEL_UNKNOWN: _BAD,
+    Code.SESSION_UNKNOWN: _MISSING,
+    Code.SESSION_AGENT_CONFLICT: _CONFLICT,
+    Code.SESSION_DELETED: Trait(410),
+    Code.SESSION_BUSY: Trait(409, "later"),
+    Code.TURN_UNKNOWN: _MISSING,
+    Code.TURN_EVENT_UNEXPECTED: _BROKEN,
+    Code.TURN_FAILED: Trait(502),
+    Code.RECORD_UNKNOWN: _MISSING,
+    Code.RESULT_TIMEOUT: Trait(504, "same"),
+    Code.TOOL_INVALID: _BAD,
+    Code.TOOL_NOT_SUPPORTED_YET: Trait(501),
+    Code.RUNTIME_CLOSED: _AWAY,
+    Code.RUNTIME_FORKED: _BROKEN,
+    Code.RUNTIME_DRAINING: _AWAY,
+    Code.LEASE_LOST: Trait(409, "later"),
+    Code.COMMIT_CONFLICT: _CONFLICT,
+    Code.GATE_CLOSED: _CONFLICT,
+    Code.STORE_COMMIT_BYTE_BUDGET_EXCEEDED: Trait(413),
+    Code.STORE_COMMIT_ROW_BUDGET_EXCEEDED: Trait(413),
+    Code.STORE_URL_INVALID: _BAD,
+    Code.STORE_READ_ONLY: Trait(503),
+    Code.STORE_FULL: Trait(507, "later"),
+    Code.STORE_LOCKED: _AWAY,
+    Code.STORE_CORRUPT: _BROKEN,
+    Code.STORE_NEWER: Trait(503),
+    Code.STORE_NOT_OURS: _BAD,
+    Code.STORE_UNAVAILABLE: _AWAY,
+    Code.STORE_FAILED: _AWAY,
+    Code.BLOB_UNKNOWN: _MISSING,
+    Code.FORMAT_NEWER: Trait(503),
+    Code.REPLAY_MISMATCH: _CONFLICT,
+    Code.RUNTIME_EFFECT_INVOCATION_SUBJECT: _BROKEN,
+    Code.RUNTIME_EFFECT_INVOCATION_KIND: _BROKEN,
+    Code.RUNTIME_EFFECT_REPLAY_REQUIRED: _BROKEN,
+    Code.RUNTIME_EFFECT_ENVELOPE_HASH: _BROKEN,
+    Code.RUNTIME_EFFECT_WRONG_OUTCOME: _BROKEN,
+    Code.RUNTIME_EFFECT_TOOL_CALL_PENDING: _CONFLICT,
+    Code.RUNTIME_EFFECT_TOOL_BATCH_EMPTY: _BAD,
+    Code.RUNTIME_EFFECT_ATTACHMENT_MISSING_REFERENCE: _BAD,
+    Code.RUNTIME_EFFECT_ATTACHMENT_MEDIA_TYPE: Trait(415),
+    Code.RUNTIME_EFFECT_ATTACHMENT_STORE: _AWAY,
+    Code.RUNTIME_EFFECT_LOCAL_EXECUTOR_MISMATCH: _BROKEN,
+    Code.RUNTIME_EFFECT_LOCAL_EXECUTOR_UNAVAILABLE: _BROKEN,
+    Code.RUNTIME_EFFECT_IN_DOUBT: _CONFLICT,
+    Code.MISSING_EXECUTION_SCOPE_ID: _BAD,
+    Code.INVALID_AWAIT_EVENT_WAIT_IDENTITY: _BAD,
+}
+
+
+class Error(Exception):
+    """The one exception Perdure raises: what happened, because of what, and what to do about it."""
+
+    def __init__(self, code: Code, message: str, *, because: str = "", hint: str = "", **details: object) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+        self.because = because
+        self.hint = hint
+        self.details = details
+
+    @property
+    def retry(self) -> Retry:
+        """Whether the same call can succeed: never, unchanged at once, or later."""
+        return TRAITS[self.code].retry
+
+    def __str__(self) -> str:
+        because = f" (because {self.because})" if self.because else ""
+        hint = f" (hint: {self.hint})" if self.hint else ""
+        return f"{self.code}: {self.message}{because}{hint}"

@@ -1,0 +1,74 @@
+"""Names of things: typed ids, the checks at the edge, and key building that no two tuples can share."""
+
+from __future__ import annotations
+
+from typing import NewType
+
+from perdure.errors import Code, Error
+
+Tenant = NewType("Tenant", str)
+SessionId = NewType("SessionId", str)
+StreamId = NewType("StreamId", str)
+TurnId = NewType("TurnId", str)
+CallId = NewType("CallId", str)
+InputId = NewType("InputId", str)
+EffectId = NewType("EffectId", str)
+WorkerId = NewType("WorkerId", str)
+PromiseId = NewType("PromiseId", str)
+BlobHash = NewType("BlobHash", str)
+Fence = NewType("Fence", int)
+Seq = NewType("Seq", int)
+
+VERSION = "0.1.0"
+"""The version of this package: workers announce it."""
+
+DEFAULT_TENANT = Tenant("default")
+MAX_ID_BYTES = 512
+
+_ESCAPES = str.maketrans({"%": "%25", ":": "%3A", "/": "%2F"})
+
+
+def check_id(value: object, *, what: str) -> str:
+    """A name a user gave: text, not blank, not absurdly long, valid Unicode, no control characters.
+
+    Raises:
+        Error: `invalid_id` saying which rule it breaks.
+    """
+    if not isinstance(value, str):
+        raise Error(Code.INVALID_ID, f"{what} must be text, not {type(value).__name__}")
+    if not value.strip():
+        raise Error(Code.INVALID_ID, f"{what} is blank", hint="give it a name with at least one visible character")
+    try:
+        size = len(value.encode())
+    except UnicodeEncodeError:
+        raise Error(Code.INVALID_ID, f"{what} is not valid Unicode text") from None
+    if size > MAX_ID_BYTES:
+        raise Error(Code.INVALID_ID, f"{what} is {size} bytes long", because=f"the limit is {MAX_ID_BYTES}")
+    if any(ord(c) < 32 or ord(c) == 127 for c in value):
+        raise Error(Code.INVALID_ID, f"{what} has a control character in it")
+    return value
+
+
+def join(*parts: str) -> str:
+    """One key out of many names; every part is escaped, so different tuples always give different keys."""
+    return ":".join(part.translate(_ESCAPES) for part in parts)
+
+
+def session_stream(tenant: Tenant, session: SessionId) -> StreamId:
+    """The stream that holds a session's log."""
+    return StreamId(join(tenant, "session", session))
+
+
+def process_stream(tenant: Tenant, process: str) -> StreamId:
+    """The stream that holds a process's log."""
+    return StreamId(join(tenant, "process", process))
+
+
+def stream_names(stream: StreamId) -> tuple[Tenant, str, str]:
+    """Tenant, kind and name of a stream: the inverse of the builders above."""
+    tenant, kind, name = (_unescape(part) for part in stream.split(":"))
+    return Tenant(tenant), kind, name
+
+
+def _unescape(part: str) -> str:
+    return part.replace("%2F", "/").replace("%3A", ":").replace("%25", "%")

@@ -1,0 +1,131 @@
+"""Admission: the same key with the same content is one thing, with other content a conflict."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from perdure.codec import digest
+from perdure.errors import Code, Error
+from perdure.ids import Fence, InputId, PromiseId, StreamId, TurnId
+from perdure.inbox.items import Input, Item, LateOutcome, Wake, write
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """One thing to put into one stream's inbox.
+
+    `agent` opens the session if it does not exist yet; without it the stream must exist.
+    """
+
+    stream: StreamId
+    source_key: str
+    content: str
+    item: Item
+    at: int
+    agent: str | None = None
+
+    @property
+    def data(self) -> bytes:
+        """The item as it is stored."""
+        return write(self.item)
+
+
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """New. `fence` is set when the sender was given the stream in the same transaction."""
+
+    inbox_id: int
+    fence: Fence | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Duplicate:
+    """Admitted before, with the same content: here is the first one's turn."""
+
+    turn: TurnId
+    input: InputId
+
+
+@dataclass(frozen=True, slots=True)
+class Conflict:
+    """The key was used before for something else."""
+
+    source_key: str
+
+
+Admission: TypeAlias = Admitted | Duplicate | Conflict
+
+
+def content_of(item: Item) -> str:
+    """What makes two deliveries under one key the same: everything except the ids minted for this try."""
+    match item:
+        case Input(parts=parts):
+            return digest(("input", parts))
+        case LateOutcome(call=call, id=effect):
+            return digest(("late_outcome", call, effect))
+        case Wake(reason=reason):
+            return digest(("wake", reason))
+
+
+def delivery(stream: StreamId, source_key: str, item: Item, *, at: int, agent: str | None = None) -> Delivery:
+    """Address an item to a stream."""
+    return Delivery(stream=stream, source_key=source_key, content=content_of(item), item=item, at=at, agent=agent)
+
+
+def decide(known: tuple[str, TurnId, InputId] | None, new: Delivery) -> Duplicate | Conflict | None:
+    """Judge a delivery against what its key admitted before; None means it is new."""
+    if known is None:
+        return None
+    content, turn, input_id = known
+    return Duplicate(turn, input_id) if content == new.content else Conflict(new.source_key)
+
+
+def opens(agent: str | None, new: Delivery) -> bool:
+    """Whether a delivery opens its stream; `agent` is that of the stream which exists, None if there is none.
+
+    Raises:
+        Error: `session_unknown` if there is none and the delivery opens none; `session_agent_conflict` if the stream
+            belongs to another agent.
+    """
+    if agent is None and new.agent is None:
+        raise stream_unknown(new.stream)
+    if agent is not None and new.agent is not None and agent != new.agent:
+        raise Error(
+            Code.SESSION_AGENT_CONFLICT,
+            f"the session belongs to agent {agent}, not to {new.agent}",
+            hint="use another session name, or the agent it was opened with",
+            stream=new.stream,
+            agent=agent,
+        )
+    return agent is None
+
+
+def ids_of(item: Item) -> tuple[TurnId, InputId]:
+    """The ids a duplicate is answered with; blank for what opens no turn."""
+    return (item.turn, item.input) if isinstance(item, Input) else (TurnId(""), InputId(""))
+
+
+def wake(stream: StreamId, promise: PromiseId, *, at: int) -> Delivery:
+    """What a resolved promise puts into the inbox of each stream that waits for it."""
+    return delivery(stream, f"promise:{promise}", Wake(reason=f"promise:{promise}"), at=at)
+
+
+def key_conflict(new: Delivery) -> Error:
+    """The refusal of other content under a source key that was used."""
+    return Error(
+        Code.INPUT_KEY_CONFLICT,
+        f"the key {new.source_key} was used before, with other content",
+        stream=new.stream,
+        key=new.source_key,
+    )
+
+
+def stream_unknown(stream: StreamId) -> Error:
+    """The refusal of something for a stream that does not exist."""
+    return Error(
+        Code.SESSION_UNKNOWN,
+        "there is no such session",
+        hint="name an agent to open it",
+        stream=stream,
+    )

@@ -1,0 +1,52 @@
+"""What waits in an inbox before it enters a stream."""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import msgspec
+
+from perdure.codec import encode
+from perdure.ids import CallId, EffectId, InputId, TurnId
+from perdure.vocab.effects import ToolOutput
+from perdure.vocab.messages import InputPart
+from perdure.vocab.wire import Value
+
+
+class Input(Value, frozen=True, tag="input"):
+    """Somebody says something; a turn will answer it. The turn's id is minted here."""
+
+    input: InputId
+    turn: TurnId
+    parts: tuple[InputPart, ...]
+    key: str = ""
+
+
+class LateOutcome(Value, frozen=True, tag="late_outcome"):
+    """A worker that lost its lease while a call ran reports how the call ended."""
+
+    call: CallId
+    id: EffectId
+    tool: str
+    output: ToolOutput
+
+
+class Wake(Value, frozen=True, tag="wake"):
+    """Something the stream waited for has happened: look again."""
+
+    reason: str
+
+
+Item: TypeAlias = Input | LateOutcome | Wake
+
+_decoder = msgspec.json.Decoder(Item)
+
+
+def write(item: Item) -> bytes:
+    """An item as it is stored."""
+    return encode(item)
+
+
+def read(data: bytes) -> Item:
+    """A stored item."""
+    return _decoder.decode(data)

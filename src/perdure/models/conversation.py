@@ -1,0 +1,104 @@
+"""Reading a conversation as simulated models do: what was asked last, and what has happened since."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import cast
+
+from perdure import codec
+from perdure.codec import Json
+from perdure.errors import Error
+from perdure.models.protocol import ModelReply, ModelRequest, ProviderCall
+from perdure.vocab.messages import Message, Text, Thinking, ToolResult
+from perdure.vocab.usage import Usage
+
+_CHARS_PER_TOKEN = 4
+_NOTE = re.compile(r"\[Late news about the call (?P<tool>[\w-]+), .*?: (?P<told>.*)\]", re.DOTALL)
+
+
+def last_input(messages: tuple[Message, ...]) -> int:
+    """Where the last user message stands; -1 if there is none. A message of tool results alone is not one."""
+    for index in range(len(messages) - 1, -1, -1):
+        message = messages[index]
+        if message.role == "user" and not _only_results(message):
+            return index
+    return -1
+
+
+def _only_results(message: Message) -> bool:
+    return bool(message.parts) and all(isinstance(part, ToolResult) for part in message.parts)
+
+
+def input_texts(messages: tuple[Message, ...]) -> tuple[str, ...]:
+    """The texts of the last user message, without notes. More than one if an earlier input was never answered."""
+    index = last_input(messages)
+    if index < 0:
+        return ()
+    message = messages[index]
+    return tuple(p.text for p in message.parts if isinstance(p, Text) and not late_note(message, p))
+
+
+def input_text(messages: tuple[Message, ...]) -> str:
+    """The text of the last user message, joined."""
+    return "\n".join(input_texts(messages))
+
+
+@dataclass(frozen=True, slots=True)
+class LateNote:
+    """What the conversation says about a call whose outcome became known afterwards."""
+
+    tool: str
+    told: Json
+
+    @property
+    def is_error(self) -> bool:
+        """Whether the call failed after all. A value that looks like an error is taken for one."""
+        told: object = self.told
+        return isinstance(told, dict) and {"error", "code"} <= cast("dict[str, Json]", told).keys()
+
+
+def late_note(message: Message, part: Text) -> LateNote | None:
+    """The note in a text that the runtime put before a user's words, or said as the system."""
+    found = _NOTE.fullmatch(part.text) if message.role in ("user", "system") else None
+    if found is None:
+        return None
+    try:
+        return LateNote(found.group("tool"), codec.decode(found.group("told")))
+    except Error:
+        return None
+
+
+def since_input(messages: tuple[Message, ...]) -> tuple[Message, ...]:
+    """Everything after the last user message."""
+    return messages[last_input(messages) + 1 :]
+
+
+def results(messages: tuple[Message, ...], tool: str) -> tuple[ToolResult, ...]:
+    """The results of one tool, oldest first."""
+    parts = (part for message in messages for part in message.parts)
+    return tuple(part for part in parts if isinstance(part, ToolResult) and part.name == tool)
+
+
+def count_tokens(request: ModelRequest, reply: ModelReply) -> Usage:
+    """Usage by length: made up, but larger for more text, and the same for the same text."""
+    shown = [request.instructions, *(_weight(message) for message in request.messages)]
+    said = [_reply_weight(part) for part in reply.parts]
+    return Usage(input=_tokens(shown), output=_tokens(said), calls=1)
+
+
+def _weight(message: Message) -> str:
+    return codec.encode(message.parts).decode()
+
+
+def _reply_weight(part: Text | Thinking | ProviderCall) -> str:
+    return part.name + part.arguments if isinstance(part, ProviderCall) else part.text
+
+
+def _tokens(texts: list[str]) -> int:
+    return -(-sum(map(len, texts)) // _CHARS_PER_TOKEN)
+
+
+def replies(messages: tuple[Message, ...]) -> int:
+    """How many answers of the model are among these messages."""
+    return sum(message.role == "assistant" for message in messages)

@@ -1,0 +1,198 @@
+"""A model that follows a script: for tests that decide what the model says, and what goes wrong with it.
+
+Its place in the script is read off the conversation (replies since the last user message), so a new process carries
+on where a dead one stopped. Only faults are counted in memory: after a crash one may strike again, and the script
+still ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+from perdure import codec
+from perdure.codec import Json
+from perdure.models import conversation
+from perdure.models.protocol import ModelError, ModelEvent, ModelReply, ModelRequest, ProviderCall, TextDelta
+from perdure.models.wording import pieces, provider_id, reword
+from perdure.vocab.effects import LlmError, LlmErrorKind
+from perdure.vocab.messages import FinishReason, Text
+from perdure.vocab.usage import Usage
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """One tool call of a scripted reply; `arguments` is the text on the wire."""
+
+    tool: str
+    arguments: str
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A step that ends in a reply."""
+
+    text: str = ""
+    asked: tuple[Asked, ...] = ()
+    finish: FinishReason = "stop"
+    latency_ms: int = 0
+    chunks: int = 3
+    usage: Usage | None = None
+    exact: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """A step that ends in an error, after some text perhaps. It strikes `times` times in this process, then never."""
+
+    error: LlmError
+    after: str = ""
+    times: int = 1
+
+
+Step: TypeAlias = Answer | Fault
+
+
+def say(text: str, *, latency_ms: int = 0, chunks: int = 3, usage: Usage | None = None, exact: bool = False) -> Answer:
+    """Reply with text, in `chunks` deltas; worded anew on every invocation unless `exact`."""
+    return Answer(text=text, latency_ms=latency_ms, chunks=chunks, usage=usage, exact=exact)
+
+
+def call(tool: str, /, **args: Json) -> Answer:
+    """Reply with one tool call."""
+    return Answer(asked=(Asked(tool, codec.encode(args).decode()),), finish="tool_calls")
+
+
+def malformed(tool: str, raw_text: str) -> Answer:
+    """Reply with one tool call whose arguments are exactly this text."""
+    return Answer(asked=(Asked(tool, raw_text),), finish="tool_calls")
+
+
+def calls(*steps: Answer, text: str = "") -> Answer:
+    """Reply with the calls of several `call` or `malformed` steps at once, after some text perhaps."""
+    return Answer(text=text, asked=tuple(one for step in steps for one in step.asked), finish="tool_calls")
+
+
+def refuse(text: str) -> Answer:
+    """Reply with a refusal."""
+    return Answer(text=text, finish="refusal")
+
+
+def fail(status: int = 500, *, retry_after_ms: int | None = None, times: int = 1, message: str = "") -> Fault:
+    """Answer with an HTTP error instead of a reply."""
+    kind, retryable = _meaning(status)
+    error = LlmError(
+        kind=kind,
+        message=message or f"the provider answered {status}",
+        retryable=retryable,
+        retry_after_ms=retry_after_ms,
+        status=status,
+    )
+    return Fault(error=error, times=times)
+
+
+def cut(after: str = "", *, times: int = 1) -> Fault:
+    """Stream some text, then break."""
+    return Fault(
+        error=LlmError(kind="stream_cut", message="the stream broke before the reply ended", retryable=True),
+        after=after,
+        times=times,
+    )
+
+
+def _meaning(status: int) -> tuple[LlmErrorKind, bool]:
+    known: dict[int, tuple[LlmErrorKind, bool]] = {
+        401: ("auth", False),
+        402: ("quota", False),
+        403: ("auth", False),
+        408: ("unavailable", True),
+        413: ("too_large", False),
+        429: ("rate_limit", True),
+    }
+    return known.get(status, ("unavailable", True) if status >= 500 else ("invalid", False))
+
+
+class ScriptedModel:
+    """Answers every user message by going through the steps, one per reply."""
+
+    def __init__(self, *steps: Step, name: str = "scripted") -> None:
+        self._name = name
+        self._scripts: dict[str, tuple[Step, ...]] = {}
+        self._default: tuple[Step, ...] | None = steps
+        self._struck: Counter[tuple[str | None, int]] = Counter()
+        self.requests: list[ModelRequest] = []
+
+    @classmethod
+    def by_input(
+        cls, scripts: Mapping[str, Sequence[Step]], *, default: Sequence[Step] | None = None, name: str = "scripted"
+    ) -> ScriptedModel:
+        """One script per text of a user message, and one for all others."""
+        model = cls(name=name)
+        model._scripts = {text: tuple(steps) for text, steps in scripts.items()}
+        model._default = None if default is None else tuple(default)
+        return model
+
+    @property
+    def name(self) -> str:
+        """The name it is recorded under."""
+        return self._name
+
+    async def stream(self, request: ModelRequest) -> AsyncIterator[ModelEvent]:
+        """Take the step that the conversation has come to."""
+        self.requests.append(request)
+        match self._step(request):
+            case Fault() as fault:
+                for piece in pieces(fault.after, 3):
+                    await asyncio.sleep(0)
+                    yield TextDelta(piece)
+                raise ModelError(fault.error)
+            case Answer() as answer:
+                await asyncio.sleep(answer.latency_ms / 1000)
+                reply = _reply(answer, request, self._name)
+                for part in reply.parts:
+                    for piece in pieces(part.text, answer.chunks) if isinstance(part, Text) else ():
+                        yield TextDelta(piece)
+                        await asyncio.sleep(0)
+                yield reply
+
+    def _step(self, request: ModelRequest) -> Step:
+        texts = conversation.input_texts(request.messages)
+        # Inputs that were never answered stand in the same message, before the one that is answered now.
+        said = next((text for text in ("\n".join(texts), *reversed(texts)) if text in self._scripts), None)
+        script = self._default if said is None else self._scripts[said]
+        if script is None:
+            raise _off_script(f"there is no script for the input {conversation.input_text(request.messages)!r}")
+        place = conversation.replies(conversation.since_input(request.messages))
+        answered = 0
+        for index, step in enumerate(script):
+            if isinstance(step, Fault):
+                if answered == place and self._strikes(step, (said, index)):
+                    return step
+            elif answered == place:
+                return step
+            else:
+                answered += 1
+        raise _off_script(f"the script has {answered} replies, and reply {place + 1} was asked for")
+
+    def _strikes(self, fault: Fault, where: tuple[str | None, int]) -> bool:
+        if self._struck[where] >= fault.times:
+            return False
+        self._struck[where] += 1
+        return True
+
+
+def _reply(answer: Answer, request: ModelRequest, name: str) -> ModelReply:
+    parts: list[Text | ProviderCall] = []
+    if answer.text:
+        parts.append(Text(text=answer.text if answer.exact else reword(answer.text)))
+    for one in answer.asked:
+        parts.append(ProviderCall(provider_id=provider_id(), name=one.tool, arguments=one.arguments))
+    reply = ModelReply(parts=tuple(parts), finish=answer.finish, usage=Usage(), model=name)
+    return replace(reply, usage=answer.usage or conversation.count_tokens(request, reply))
+
+
+def _off_script(message: str) -> ModelError:
+    return ModelError(LlmError(kind="invalid", message=message))

@@ -1,0 +1,155 @@
+"""Models that need no key and no network: `sim:echo` answers, `sim:travel` books a flight for the demo.
+
+They remember nothing. What they do follows from the messages they are shown, so any process can continue for another.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, replace
+from typing import Literal, cast
+
+from perdure import codec
+from perdure.codec import Json
+from perdure.models import conversation
+from perdure.models.protocol import ModelEvent, ModelReply, ModelRequest, ProviderCall, TextDelta
+from perdure.models.wording import pieces, provider_id, reword
+from perdure.vocab.messages import FinishReason, Message, Text, ToolResult
+from perdure.vocab.usage import Usage
+
+_DELTAS = 6
+_DEFAULT_CITY = "Lisbon"
+_DEFAULT_CENTS = 18_900
+_PRICES = ("amount_cents", "price_cents", "cents", "price")
+
+Charge = Literal["charged", "unknown", "failed"]
+
+
+@dataclass(frozen=True, slots=True)
+class EchoModel:
+    """Answers every message with `You said: …`, in new words each time."""
+
+    name: str = "sim:echo"
+    delta_ms: int = 0
+
+    def stream(self, request: ModelRequest) -> AsyncIterator[ModelEvent]:
+        """Repeat the last input."""
+        text = reword(f"You said: {conversation.input_text(request.messages)}")
+        return _speak(request, self.name, self.delta_ms, (Text(text=text),))
+
+
+@dataclass(frozen=True, slots=True)
+class TravelModel:
+    """Searches flights, charges the card for the first one, and reports what became of the charge."""
+
+    name: str = "sim:travel"
+    delta_ms: int = 0
+
+    def stream(self, request: ModelRequest) -> AsyncIterator[ModelEvent]:
+        """Take the next step of the booking."""
+        return _speak(request, self.name, self.delta_ms, _next_step(request))
+
+
+async def _speak(
+    request: ModelRequest, name: str, delta_ms: int, parts: tuple[Text | ProviderCall, ...]
+) -> AsyncIterator[ModelEvent]:
+    for part in parts:
+        if isinstance(part, Text):
+            for piece in pieces(part.text, _DELTAS):
+                await asyncio.sleep(delta_ms / 1000)
+                yield TextDelta(piece)
+    finish: FinishReason = "tool_calls" if any(isinstance(part, ProviderCall) for part in parts) else "stop"
+    reply = ModelReply(parts=parts, finish=finish, usage=Usage(), model=name)
+    yield replace(reply, usage=conversation.count_tokens(request, reply))
+
+
+# --- the booking ------------------------------------------------------------------------------------------------
+
+
+def _next_step(request: ModelRequest) -> tuple[Text | ProviderCall, ...]:
+    said = conversation.input_text(request.messages)
+    if said.rstrip().endswith("?") and conversation.results(request.messages, "charge_card"):
+        return (_say(_report(request.messages)),)
+    now = conversation.since_input(request.messages)
+    offered = {tool.name for tool in request.tools}
+    found = conversation.results(now, "search_flights")
+    if "search_flights" in offered and not found:
+        city = _city(said)
+        return (_say(f"Looking for flights to {city}."), _call("search_flights", city=city))
+    if "charge_card" in offered and not conversation.results(now, "charge_card"):
+        if found and found[-1].is_error:
+            return (_say("The flight search failed, so nothing was booked or charged."),)
+        return (_say("Found one. Paying for it now."), _charge(said, found))
+    return (_say(_report(now)),)
+
+
+def _say(text: str) -> Text:
+    return Text(text=reword(text))
+
+
+def _call(tool: str, **args: Json) -> ProviderCall:
+    return ProviderCall(provider_id=provider_id(), name=tool, arguments=codec.encode(args).decode())
+
+
+def _charge(said: str, found: tuple[ToolResult, ...]) -> ProviderCall:
+    cents = _price(found[-1].output) if found else None
+    return _call("charge_card", amount_cents=cents or _DEFAULT_CENTS, description=f"Flight to {_city(said)}")
+
+
+def _city(said: str) -> str:
+    named = re.search(r"\b(?:to|in|for)\s+([A-Z][\w'-]+(?:\s+[A-Z][\w'-]+)*)", said)
+    return named.group(1) if named else _DEFAULT_CITY
+
+
+def _price(output: Json) -> int | None:
+    """The first price in a search result, however deep it is."""
+    if isinstance(output, dict):
+        fields = cast("dict[str, Json]", output)
+        for name in _PRICES:
+            cents = fields.get(name)
+            if type(cents) is int and cents > 0:
+                return cents
+        return next(filter(None, map(_price, fields.values())), None)
+    if isinstance(output, list):
+        return next(filter(None, map(_price, cast("list[Json]", output))), None)
+    return None
+
+
+# --- what became of the charge ----------------------------------------------------------------------------------
+
+
+def _report(messages: tuple[Message, ...]) -> str:
+    match _charge_outcome(messages):
+        case "charged":
+            return "Booked. The card was charged once; here is your itinerary."
+        case "unknown":
+            return "The outcome of the charge is unknown. It was not tried again; please check with the bank."
+        case "failed":
+            return "The charge failed, so the flight is not booked."
+        case None:
+            return "I have searched, and charged nothing."
+
+
+def _charge_outcome(messages: tuple[Message, ...]) -> Charge | None:
+    """The newest word on the last charge: its result, or a note about it that came later."""
+    newest: Charge | None = None
+    for message in messages:
+        for part in message.parts:
+            if isinstance(part, ToolResult) and part.name == "charge_card":
+                newest = _judge(part.output, failed=part.is_error)
+            elif (
+                isinstance(part, Text)
+                and (note := conversation.late_note(message, part))
+                and note.tool == "charge_card"
+            ):
+                newest = _judge(note.told, failed=note.is_error)
+    return newest
+
+
+def _judge(told: Json, *, failed: bool) -> Charge:
+    text = codec.encode(told).decode().lower()
+    if "outcome unknown" in text or (failed and re.search("unknown|uncertain|in.doubt", text)):
+        return "unknown"
+    return "failed" if failed else "charged"

@@ -1,0 +1,76 @@
+"""What an observer gets, and the cursor from which it can go on anywhere."""
+
+from __future__ import annotations
+
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from perdure.errors import Code, Error
+from perdure.ids import EffectId, Seq, TurnId
+from perdure.vocab.records import Record
+
+
+@dataclass(frozen=True, slots=True)
+class Cursor:
+    """A place in a session: after this record, and after so many characters of that attempt's live text."""
+
+    seq: Seq = Seq(0)
+    effect: EffectId = EffectId("")
+    offset: int = 0
+
+    def __str__(self) -> str:
+        return urlsafe_b64encode(f"{self.seq}:{self.effect}:{self.offset}".encode()).decode().rstrip("=")
+
+    @staticmethod
+    def parse(text: str) -> Cursor:
+        """Read a cursor; the empty text is the beginning.
+
+        Raises:
+            Error: `invalid_cursor`.
+        """
+        if not text:
+            return Cursor()
+        try:
+            seq, effect, offset = urlsafe_b64decode(text + "=" * (-len(text) % 4)).decode("ascii").split(":")
+            return Cursor(Seq(int(seq)), EffectId(effect), int(offset))
+        except ValueError:
+            raise Error(
+                Code.INVALID_CURSOR,
+                f"{text[:40]!r} is not a cursor",
+                hint="pass the cursor of an event you received, or nothing to start at the beginning",
+            ) from None
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """A durable record."""
+
+    cursor: Cursor
+    at: int
+    record: Record
+    type: Literal["fact"] = "fact"
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """A piece of a reply while it is being written. Not durable: the saved reply replaces it."""
+
+    cursor: Cursor
+    turn: TurnId
+    effect: EffectId
+    text: str
+    thinking: bool = False
+    type: Literal["delta"] = "delta"
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """Live pieces were dropped because this observer was slow. Durable facts never are."""
+
+    cursor: Cursor
+    dropped: int
+    type: Literal["gap"] = "gap"
+
+
+Event: TypeAlias = Fact | Delta | Gap

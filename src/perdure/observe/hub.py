@@ -1,0 +1,82 @@
+"""Who watches which stream in this process. Publishing never waits and never fails, whoever listens."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Generator
+from contextlib import contextmanager
+
+from perdure.ids import StreamId
+from perdure.observe.events import Delta
+from perdure.vocab.records import Row
+
+QUEUE_LIMIT = 1024
+
+
+class Subscription:
+    """What has happened on a stream since this observer last looked. Bounded: deltas are dropped, rows re-read."""
+
+    def __init__(self, limit: int = QUEUE_LIMIT) -> None:
+        self.items: deque[Row | Delta] = deque()
+        self.limit = limit
+        self.dropped = 0
+        self.look_again = True
+        self._news = asyncio.Event()
+
+    def put(self, item: Row | Delta) -> None:
+        """Take notice of something, or of having missed it."""
+        if len(self.items) < self.limit:
+            self.items.append(item)
+        elif isinstance(item, Delta):
+            self.dropped += 1
+        else:
+            self.look_again = True
+        self._news.set()
+
+    def stir(self) -> None:
+        """Something may have happened elsewhere: read the store again."""
+        self.look_again = True
+        self._news.set()
+
+    async def wait(self) -> None:
+        """Until there is something to look at."""
+        await self._news.wait()
+        self._news.clear()
+
+
+class Hub:
+    """The observers of this process, by stream."""
+
+    def __init__(self) -> None:
+        self._watching: dict[StreamId, set[Subscription]] = {}
+
+    def watched(self, stream: StreamId) -> bool:
+        """Whether anybody looks at this stream."""
+        return stream in self._watching
+
+    @contextmanager
+    def subscribe(self, stream: StreamId) -> Generator[Subscription]:
+        """Watch a stream for the length of a block."""
+        subscription = Subscription()
+        self._watching.setdefault(stream, set()).add(subscription)
+        try:
+            yield subscription
+        finally:
+            watchers = self._watching[stream]
+            watchers.discard(subscription)
+            if not watchers:
+                del self._watching[stream]
+
+    def publish(self, stream: StreamId, *items: Row | Delta) -> None:
+        """Tell those who watch."""
+        for subscription in self._watching.get(stream, ()):
+            for item in items:
+                subscription.put(item)
+
+    def stir(self, stream: StreamId | None = None) -> None:
+        """Make observers read the store again: those of one stream, or all."""
+        streams = (stream,) if stream is not None else tuple(self._watching)
+        for name in streams:
+            for subscription in self._watching.get(name, ()):
+                subscription.stir()

@@ -1,0 +1,127 @@
+"""What a session is doing or waiting for, in words a person can act on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from perdure.effects.journal import EffectJournal
+from perdure.errors import Code, Error
+from perdure.ids import CallId, EffectId, Seq, StreamId, TurnId, stream_names
+from perdure.inbox.items import Input
+from perdure.session.fold import CODE, SessionState, fold_all
+from perdure.store.protocol import Loaded, Store, StreamInfo
+from perdure.vocab.effects import CompletedToolCall, Done, LlmCallOutcome, ToolCallOutcome
+from perdure.vocab.messages import Reply
+from perdure.vocab.records import EffectSettled, EffectStarted, Row
+from perdure.vocab.refs import EffectRef
+
+Status = Literal["idle", "running", "queued", "interrupted"]
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """One thing that is under way."""
+
+    what: str
+    since: int
+    until: int | None = None
+    effect: EffectId | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Why:
+    """The answer to "why is nothing happening?"."""
+
+    status: Status
+    summary: str
+    turn: TurnId | None = None
+    waiting: tuple[Waiting, ...] = ()
+    queued: int = 0
+    owner: str | None = None
+    hint: str = ""
+
+
+async def explain(store: Store, stream: StreamId, *, now: int) -> Why:
+    """Look at a session from outside.
+
+    Raises:
+        Error: `session_unknown`.
+    """
+    info = await store.stream(stream)
+    if info is None:
+        raise Error(
+            Code.SESSION_UNKNOWN,
+            f"there is no session {stream_names(stream)[2]!r}",
+            hint="list them with `perdure sessions list`",
+        )
+    loaded = await store.load(stream, code=CODE)
+    state = fold_all(loaded.snapshot.data if loaded.snapshot else None, loaded.rows)
+    queued = sum(isinstance(row.item, Input) for row in loaded.inbox)
+    if state.open_turn is None:
+        return _between_turns(info, queued, loaded)
+    rows = await store.read(stream, after=Seq(state.turn_seq - 1))
+    return _within_turn(info, state, rows, queued)
+
+
+def _between_turns(info: StreamInfo, queued: int, loaded: Loaded) -> Why:
+    if not queued:
+        return Why("idle", "nothing is waiting", owner=info.owner, hint="send something")
+    oldest = min(row.at for row in loaded.inbox)
+    waiting = (Waiting(f"{queued} input(s) to be taken up", oldest),)
+    alive = info.owner is not None and info.owner_alive
+    hint = "" if alive else f"no worker serves it: start one that has agent {info.agent!r}"
+    return Why("queued", f"{queued} input(s) wait for a worker", None, waiting, queued, info.owner, hint)
+
+
+def _within_turn(info: StreamInfo, state: SessionState, rows: Sequence[Row], queued: int) -> Why:
+    waiting = tuple(_under_way(rows))
+    what = "; ".join(item.what for item in waiting) or "the next step"
+    if info.owner is None or not info.owner_alive:
+        hint = f"start a worker that has agent {info.agent!r}; it will carry on"
+        summary = f"interrupted during {what}; the worker is gone"
+        return Why("interrupted", summary, state.open_turn, waiting, queued, info.owner, hint)
+    return Why("running", f"waiting for {what}", state.open_turn, waiting, queued, info.owner)
+
+
+def _under_way(rows: Sequence[Row]) -> list[Waiting]:
+    journal = EffectJournal()
+    begun: dict[EffectId, Row] = {}
+    reply: tuple[Row, Reply] | None = None
+    answered: set[CallId] = set()
+    for row in rows:
+        record = row.record
+        journal.fold(record)
+        match record:
+            case EffectStarted(id=effect):
+                begun[effect] = row
+            case EffectSettled(outcome=LlmCallOutcome(reply=Reply() as found)):
+                reply, answered = (row, found), set()
+            case EffectSettled(outcome=ToolCallOutcome(launch=Done(result=CompletedToolCall(call_id=call)))):
+                answered.add(call)
+            case _:
+                pass
+    names = {call.id: call.name for call in reply[1].calls} if reply else {}
+    order = [call.id for call in reply[1].calls] if reply else []
+    found: list[Waiting] = []
+    for started in journal.unsettled():
+        ref = EffectRef.parse(started.id)
+        tool = names.get(order[ref.index]) if ref.index is not None and ref.index < len(order) else None
+        found.append(Waiting(_describe(started, tool), begun[started.id].at, started.due_at, started.id))
+        if ref.index is not None and ref.index < len(order):
+            answered.add(order[ref.index])
+    if reply:
+        found.extend(Waiting(f"tool {names[call]}", reply[0].at) for call in order if call not in answered)
+    return found
+
+
+def _describe(started: EffectStarted, tool: str | None) -> str:
+    attempt = EffectRef.parse(started.id).attempt
+    match started.kind.value:
+        case "llm_call":
+            return "the model's reply" if attempt == 1 else f"the model's reply (attempt {attempt})"
+        case "sleep":
+            return f"the pause before the next attempt of {tool or 'the model call'}"
+        case _:
+            return f"tool {tool or started.id}" + (f" (attempt {attempt})" if attempt > 1 else "")

@@ -1,0 +1,1 @@
+"""The only owner of tasks, connections and clocks: joins runners to stores and drives the machine."""

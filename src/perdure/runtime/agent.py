@@ -1,0 +1,75 @@
+"""An agent: a name, a model, instructions and tools. Pure configuration; the durable part is a session."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from perdure.codec import Json, encode, to_json
+from perdure.commit.plan import Blob, blob_of
+from perdure.errors import Code, Error
+from perdure.models.protocol import Model
+from perdure.models.registry import resolve
+from perdure.tools.decorator import AnyTool
+from perdure.tools.toolbox import Toolbox
+from perdure.vocab.records import Limits
+from perdure.vocab.tools import Composition
+
+_NAME = re.compile(r"[A-Za-z0-9_.-]{1,100}")
+DEFAULT_VIEW_BYTES = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Agent:
+    """What a session runs.
+
+    `max_iterations` bounds the model calls of one turn; after it the model is asked once more, without tools.
+    `view_bytes` bounds how much of the conversation the model is shown, whole turns at a time, newest first.
+
+    Raises:
+        Error: `agent_invalid`, `model_unknown` or `tool_invalid` for a configuration that cannot work.
+    """
+
+    name: str
+    model: str | Model = "sim:echo"
+    instructions: str = ""
+    tools: Sequence[AnyTool] = ()
+    settings: Json = None
+    max_iterations: int = 50
+    view_bytes: int = DEFAULT_VIEW_BYTES
+    toolbox: Toolbox = field(init=False, repr=False)
+    resolved: Model = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if not _NAME.fullmatch(self.name):
+            raise Error(
+                Code.AGENT_INVALID,
+                f"{self.name!r} cannot be the name of an agent",
+                because="it must be 1 to 100 letters, digits, dots, dashes or underscores",
+            )
+        if self.max_iterations < 1:
+            raise Error(Code.AGENT_INVALID, f"max_iterations must be at least 1, not {self.max_iterations}")
+        object.__setattr__(self, "toolbox", Toolbox(self.tools))
+        object.__setattr__(self, "resolved", resolve(self.model))
+        to_json(self.settings, where="settings")
+
+    @property
+    def limits(self) -> Limits:
+        """How far one turn may go."""
+        return Limits(max_iterations=self.max_iterations)
+
+    def composition(self) -> Composition:
+        """Everything of this agent that a turn depends on, as it is now."""
+        return Composition(
+            agent=self.name,
+            model=self.resolved.name,
+            instructions=self.instructions,
+            tools=self.toolbox.contracts(),
+            settings=self.settings,
+        )
+
+
+def composition_blob(composition: Composition) -> Blob:
+    """A composition as stored bytes."""
+    return blob_of(encode(composition), "application/json")

@@ -1,0 +1,83 @@
+"""What a turn owes, as effect envelopes: the identity under which it is asked for, before and after any crash."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from perdure.effects import keys
+from perdure.ids import BlobHash, SessionId, Tenant
+from perdure.turn.machine import AskModel, Probe, RunCall, Turn, Wait
+from perdure.vocab.effects import (
+    CallTool,
+    Command,
+    DurableStep,
+    EffectKind,
+    Envelope,
+    Invocation,
+    LlmCall,
+    LlmRequestSpec,
+    PreparedToolCall,
+    Scope,
+    Sleep,
+    ViewRef,
+)
+from perdure.vocab.refs import EffectRef
+
+
+@dataclass(frozen=True, slots=True)
+class Where:
+    """The session a turn belongs to, and the stored composition it runs on."""
+
+    tenant: Tenant
+    session: SessionId
+    composition: BlobHash
+
+
+def envelope(where: Where, turn: Turn, owed: AskModel | RunCall | Probe | Wait) -> Envelope:
+    """The envelope of one owed effect."""
+    scope = Scope(
+        session_id=where.session, turn_id=turn.id, turn_index=turn.index, protocol_iteration=owed.ref.iteration
+    )
+    command = _command(where, turn, owed)
+    key = _key(where.tenant, scope, owed, command.kind)
+    return Envelope(invocation=Invocation.effect(scope, owed.ref.id, command.kind, key), command=command)
+
+
+def _command(where: Where, turn: Turn, owed: AskModel | RunCall | Probe | Wait) -> Command:
+    match owed:
+        case AskModel(tool_choice=choice):
+            view = ViewRef(from_turn=turn.from_turn, turn=turn.index, iteration=owed.ref.iteration)
+            return LlmCall(
+                request=LlmRequestSpec(
+                    model=turn.composition.model,
+                    composition=where.composition,
+                    view=view,
+                    tool_choice=choice,
+                    session_id=where.session,
+                )
+            )
+        case RunCall(call=call):
+            prepared = PreparedToolCall(
+                call_id=call.id, tool_id=f"tool:{call.name}", tool_name=call.name, args=call.args
+            )
+            return CallTool(call=prepared)
+        case Probe(call=call):
+            return DurableStep(step_id="probe", input={"call": call.id, "tool": call.name})
+        case Wait(duration_ms=duration_ms):
+            return Sleep(duration_ms=duration_ms)
+
+
+def _key(tenant: Tenant, scope: Scope, owed: AskModel | RunCall | Probe | Wait, kind: EffectKind) -> str:
+    match owed:
+        case RunCall(ref=ref, call=call):
+            return keys.tool_attempt(tenant, scope, call.id, ref.attempt)
+        case Probe(ref=ref, call=call):
+            return f"{keys.tool_attempt(tenant, scope, call.id, ref.attempt)}:probe"
+        case Wait(ref=ref):
+            return keys.turn_effect(tenant, scope, kind, _place(ref))
+        case AskModel(ref=ref):
+            return keys.turn_effect(tenant, scope, kind, ref.attempt)
+
+
+def _place(ref: EffectRef) -> str:
+    return f"{'model' if ref.index is None else ref.index}:attempt:{ref.attempt}:sleep"

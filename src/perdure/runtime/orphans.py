@@ -1,0 +1,83 @@
+"""Calls that outlived their worker's ownership: their outcome goes to the inbox, so that doubt can end.
+
+A worker that lost a stream cannot write to it. It can still tell whoever owns it now how its `once` call ended: under
+the effect's key, once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+
+from perdure.clock import Clock
+from perdure.errors import Code, Error
+from perdure.ids import EffectId, StreamId, TurnId
+from perdure.inbox.admit import delivery
+from perdure.inbox.items import LateOutcome
+from perdure.runtime.turns import Flight, TurnDriver
+from perdure.store.protocol import Store
+from perdure.vocab.effects import CompletedToolCall, Done, InDoubt, Outcome, ToolCallOutcome
+
+log = logging.getLogger("perdure.runtime")
+
+_FIRST_BACKOFF_S = 0.1
+_LAST_BACKOFF_S = 5.0
+
+
+class Orphans:
+    """The outcomes this runtime still owes to streams that it does not own any more."""
+
+    def __init__(self, store: Store, clock: Clock) -> None:
+        self._store = store
+        self._clock = clock
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def adopt(self, stream: StreamId, driver: TurnDriver) -> None:
+        """Take over what a refused driver leaves: calls that still run, and outcomes that were not confirmed."""
+        for effect, outcome in driver.unconfirmed_once():
+            self._spawn(self._post(stream, driver.turn.id, effect, outcome))
+        for flight in driver.flights.values():
+            if flight.effect == "once" and flight.dispatched:
+                self._spawn(self._outlive(stream, driver.turn.id, flight))
+            else:
+                flight.stop()
+
+    def _spawn(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _outlive(self, stream: StreamId, turn: TurnId, flight: Flight) -> None:
+        if flight.task:
+            await asyncio.wait([flight.task])
+        if flight.outcome is not None:
+            await self._post(stream, turn, flight.id, flight.outcome)
+
+    async def _post(self, stream: StreamId, turn: TurnId, effect: EffectId, outcome: Outcome) -> None:
+        match outcome:
+            case ToolCallOutcome(launch=Done(result=CompletedToolCall(output=InDoubt()))):
+                return
+            case ToolCallOutcome(launch=Done(result=result)):
+                item = LateOutcome(call=result.call_id, id=effect, tool=result.tool_name, output=result.output)
+            case _:
+                return
+        backoff = _FIRST_BACKOFF_S
+        while True:
+            try:
+                late = delivery(stream, f"late:{turn}:{effect}", item, at=self._clock.wall_ms())
+                await self._store.admit(late)
+                return
+            except Error as problem:
+                if problem.code in (Code.SESSION_UNKNOWN, Code.RUNTIME_CLOSED, Code.RUNTIME_FORKED):
+                    log.warning("a late outcome has nowhere to go: %s", problem, extra={"stream": stream})
+                    return
+                await asyncio.sleep(backoff)
+                backoff = min(backoff * 2, _LAST_BACKOFF_S)
+
+    async def settle(self, timeout_s: float) -> None:
+        """Wait for what is still owed, within reason."""
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=timeout_s)
+        for task in tuple(self._tasks):
+            task.cancel()

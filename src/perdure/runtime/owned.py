@@ -1,0 +1,257 @@
+"""A stream we own: facts go in one by one and reach the store in order, as few appends as possible.
+
+Laws: what is durable is always a prefix of what was submitted. Facts of one tick of the event loop are one append.
+The first refused append ends the ownership: nothing is submitted after it, and its owner is told once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from functools import partial
+from typing import Literal, Protocol
+
+from perdure.clock import Clock
+from perdure.commit.plan import (
+    MAX_COMMIT_BYTES,
+    MAX_COMMIT_ROWS,
+    Blob,
+    ClearTimer,
+    Entry,
+    Plan,
+    Receipt,
+    SetTimer,
+    Snapshot,
+)
+from perdure.errors import Code, Error
+from perdure.ids import Fence, Seq, StreamId, WorkerId
+from perdure.store.protocol import Store
+from perdure.vocab.records import Record, Row, TurnEnded, TurnOpened
+
+SOFT_BYTES = MAX_COMMIT_BYTES // 2
+SOFT_ROWS = MAX_COMMIT_ROWS // 2
+"""Facts beyond these go into an append of their own, well before the store would refuse."""
+
+
+class Listener(Protocol):
+    """Who is told what becomes of the appends."""
+
+    def durable(self, records: tuple[Record, ...], plan: Plan, receipt: Receipt) -> None:
+        """These facts are durable."""
+        ...
+
+    def admitted(self, rows: tuple[Row, ...]) -> None:
+        """Others wrote these before them."""
+        ...
+
+    def refused(self, error: Error) -> None:
+        """The ownership is over."""
+        ...
+
+
+class _Nobody:
+    def durable(self, records: tuple[Record, ...], plan: Plan, receipt: Receipt) -> None: ...
+    def admitted(self, rows: tuple[Row, ...]) -> None: ...
+    def refused(self, error: Error) -> None: ...
+
+
+class OwnedStream:
+    """The writing end of one stream, for as long as the fence holds. It is the ledger of a journaled controller."""
+
+    def __init__(
+        self,
+        store: Store,
+        stream: StreamId,
+        worker: WorkerId,
+        fence: Fence,
+        known_seq: Seq,
+        clock: Clock,
+        *,
+        active: bool,
+    ) -> None:
+        self.store = store
+        self.stream = stream
+        self.worker = worker
+        self.fence = fence
+        self.known_seq = known_seq
+        self.error: Error | None = None
+        self.listener: Listener = _Nobody()
+        self._clock = clock
+        self._active = active
+        self._n = 0
+        self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
+        self._in_flight: deque[tuple[Record, ...]] = deque()
+        self._scheduled = False
+        self._reset()
+
+    def _reset(self) -> None:
+        self._records: list[Record] = []
+        self._entries: list[Entry] = []
+        self._bytes = 0
+        self._consume: list[int] = []
+        self._timers: list[SetTimer | ClearTimer] = []
+        self._blobs: list[Blob] = []
+        self._snapshot: Snapshot | None = None
+        self._dirty = False
+
+    # --- submitting
+
+    def submit(self, *records: Record, consume: tuple[int, ...] = ()) -> None:
+        """Put facts into the stream, in order; `consume` takes their inbox rows away in the same append."""
+        now = self._clock.wall_ms()
+        entries = [Entry.of(record, at=now) for record in records]
+        size = sum(len(entry.data) for entry in entries)
+        if self._entries and (self._bytes + size > SOFT_BYTES or len(self._entries) + len(entries) > SOFT_ROWS):
+            self.flush()
+        self._records.extend(records)
+        self._entries.extend(entries)
+        self._bytes += size
+        self._consume.extend(consume)
+        for record in records:
+            if isinstance(record, TurnOpened | TurnEnded):
+                self._active = isinstance(record, TurnOpened)
+        self._touch()
+
+    def timer(self, *timers: SetTimer | ClearTimer) -> None:
+        """Set or clear timers in the same append."""
+        self._timers.extend(timers)
+        self._touch()
+
+    def blob(self, *blobs: Blob) -> None:
+        """Store bytes in the same append."""
+        self._blobs.extend(blobs)
+        self._touch()
+
+    def snapshot(self, snapshot: Snapshot) -> None:
+        """Keep a fold in the same append."""
+        self._snapshot = snapshot
+        self._touch()
+
+    def _touch(self) -> None:
+        self._dirty = True
+        if not self._scheduled:
+            self._scheduled = True
+            asyncio.get_running_loop().call_soon(self._tick)
+
+    def _tick(self) -> None:
+        self._scheduled = False
+        self.flush()
+
+    def flush(self, *, lease: Literal["keep", "release"] = "keep") -> None:
+        """Hand what was submitted to the store, as one append; `release` gives the stream up with it."""
+        if self.error or not (self._dirty or lease == "release"):
+            return
+        self._n += 1
+        records = tuple(self._records)
+        plan = Plan(
+            stream=self.stream,
+            worker=self.worker,
+            fence=self.fence,
+            n=self._n,
+            entries=tuple(self._entries),
+            consume=tuple(self._consume),
+            timers=tuple(self._timers),
+            blobs=tuple(self._blobs),
+            snapshot=self._snapshot,
+            known_seq=self.known_seq,
+            lease=lease,
+            active=self._active,
+        )
+        self._reset()
+        self._in_flight.append(records)
+        try:
+            future = asyncio.ensure_future(self.store.append(plan))
+        except Error as refusal:
+            self._refuse(refusal)
+            return
+        if future.done() and len(self._in_flight) == 1:
+            self._settle(plan, future)  # committed on the spot: no need for another turn of the event loop
+        else:
+            future.add_done_callback(partial(self._settle, plan))
+
+    def _settle(self, plan: Plan, future: asyncio.Future[Receipt]) -> None:
+        if future.cancelled():
+            return
+        problem = future.exception()
+        if problem is not None:
+            self._refuse(problem)
+            return
+        if self.error:
+            return
+        receipt = future.result()
+        records = self._in_flight.popleft()
+        if missed := tuple(row for row in receipt.missed if row.seq > self.known_seq):
+            self.listener.admitted(missed)
+        self.known_seq = max(self.known_seq, receipt.last_seq)
+        self.listener.durable(records, plan, receipt)
+        while self._waiting and self._waiting[0][0] <= plan.n:
+            _wake(self._waiting.popleft()[1])
+
+    def _refuse(self, problem: BaseException) -> None:
+        if self.error is None:
+            self.error = problem if isinstance(problem, Error) else _internal(problem)
+            self.listener.refused(self.error)
+            while self._waiting:
+                _wake(self._waiting.popleft()[1])
+
+    # --- waiting
+
+    async def durable(self) -> None:
+        """Wait until everything submitted so far is durable.
+
+        Raises:
+            Error: why the store refused it.
+        """
+        self.flush()
+        if self._in_flight and not self.error:
+            waiter = asyncio.get_running_loop().create_future()
+            self._waiting.append((self._n, waiter))
+            await waiter
+        if self.error:
+            raise self.error
+
+    def lease_live(self) -> bool:
+        """Whether our lease has certainly not lapsed. Never waits."""
+        return self.store.lease_live(self.worker)
+
+    async def reassert(self) -> None:
+        """Renew a lapsed lease by an empty append: it proves that nobody took the stream meanwhile."""
+        await self.store.renew(self.worker)
+        self._dirty = True
+        await self.durable()
+
+    @property
+    def settled(self) -> bool:
+        """Whether everything submitted is durable."""
+        return not self._in_flight and not self._dirty
+
+    def undurable(self) -> tuple[Record, ...]:
+        """The facts that the store has not confirmed."""
+        return (*(record for records in self._in_flight for record in records), *self._records)
+
+
+def rows_of(plan: Plan, receipt: Receipt) -> tuple[Row, ...]:
+    """The rows an append became."""
+    return tuple(
+        Row(
+            stream=plan.stream,
+            seq=Seq(receipt.first_seq + index),
+            at=entry.at,
+            kind=entry.kind,
+            data=entry.data,
+            key=entry.key,
+            version=entry.version,
+        )
+        for index, entry in enumerate(plan.entries)
+    )
+
+
+def _wake(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)
+
+
+def _internal(problem: BaseException) -> Error:
+    return Error(
+        Code.STORE_FAILED, "the store failed in an unexpected way", because=f"{type(problem).__name__}: {problem}"
+    )

@@ -1,0 +1,271 @@
+"""A session in the hands of this worker: loaded once, served turn after turn, dropped without ceremony.
+
+Whatever a refused append leaves behind is settled by the log: the resident is dropped and the stream claimed again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+
+from perdure.codec import decode, encode
+from perdure.commit.plan import Plan, Receipt, Snapshot
+from perdure.errors import Code, Error
+from perdure.ids import EffectId, Seq, SessionId, StreamId, stream_names
+from perdure.inbox.items import Input, LateOutcome, Wake
+from perdure.observe.events import Cursor, Delta
+from perdure.runtime.agent import Agent, composition_blob
+from perdure.runtime.envelopes import Where
+from perdure.runtime.owned import OwnedStream, rows_of
+from perdure.runtime.shared import Shared, TurnResult
+from perdure.runtime.transcript import Transcript
+from perdure.runtime.turns import Surroundings, TurnDriver
+from perdure.session.fold import CODE, SessionState, cancel_of, fold
+from perdure.store.protocol import Claim, InboxRow
+from perdure.turn.machine import Turn, advance, opened
+from perdure.vocab.effects import LlmCallOutcome
+from perdure.vocab.messages import Reply
+from perdure.vocab.records import (
+    CancelRequested,
+    EffectSettled,
+    InputAdmitted,
+    OutcomeArrivedLate,
+    Record,
+    Row,
+    TurnOpened,
+)
+
+log = logging.getLogger("perdure.runtime")
+
+SNAPSHOT_ROWS = 64
+"""A snapshot is worth its bytes when a cold claim would otherwise fold this many rows."""
+
+
+class Resident:
+    """One owned session. `serve` runs its turns until nothing waits."""
+
+    def __init__(self, shared: Shared, claim: Claim) -> None:
+        self.stream: StreamId = claim.stream
+        self.state = SessionState()
+        self.driver: TurnDriver | None = None
+        self._shared = shared
+        self._claim = claim
+        self._transcript = Transcript()
+        self._owned = OwnedStream(
+            shared.store, claim.stream, shared.worker, claim.fence, Seq(0), shared.clock, active=False
+        )
+        self._owned.listener = self
+        self._loaded = False
+        self._snapshot_seq = Seq(0)
+        self._stored_blobs: set[str] = set()
+        self._deltas: list[Delta] = []
+        self._offsets: dict[EffectId, int] = {}
+        self._taken: set[int] = set()
+
+    # --- what the stream tells us
+
+    def durable(self, records: tuple[Record, ...], plan: Plan, receipt: Receipt) -> None:
+        """Our facts are durable: fold them, and let the world see them."""
+        for index, record in enumerate(records):
+            self._fold(Seq(receipt.first_seq + index), record)
+        if self._shared.hub.watched(self.stream):
+            self._shared.hub.publish(self.stream, *rows_of(plan, receipt))
+        if self._deltas and self._owned.settled:
+            deltas, self._deltas = self._deltas, []
+            self._shared.hub.publish(self.stream, *deltas)
+
+    def admitted(self, rows: tuple[Row, ...]) -> None:
+        """Others wrote something into the log."""
+        for row in rows:
+            self._fold(row.seq, row.record)
+            if self.driver and isinstance(row.record, CancelRequested):
+                self.driver.learn(row.record)
+        self._shared.hub.publish(self.stream, *rows)
+
+    def refused(self, error: Error) -> None:
+        """The store refused an append."""
+        if self.driver:
+            self.driver.refused(error)
+
+    def _fold(self, seq: Seq, record: Record) -> None:
+        self.state = fold(self.state, seq, record)
+        self._transcript.add(seq, record)
+
+    # --- serving
+
+    async def serve(self) -> None:
+        """Run what is unfinished and what waits, until nothing does.
+
+        Raises:
+            Error: why the stream had to be given up.
+        """
+        if not self._loaded:
+            await self._load()
+        while await self._serve_one():
+            pass
+
+    async def _load(self) -> None:
+        loaded = await self._shared.store.load(self.stream, code=CODE)
+        if loaded.snapshot:
+            self.state = decode(loaded.snapshot.data, SessionState)
+            self._snapshot_seq = loaded.snapshot.seq
+            if 0 < self.state.view_seq <= self.state.seq:
+                await self._load_view(self.state)
+        for row in loaded.rows:
+            self._fold(row.seq, row.record)
+        self._owned.known_seq = self.state.seq
+        self._loaded = True
+
+    async def _load_view(self, state: SessionState) -> None:
+        after = Seq(state.view_seq - 1)
+        for row in await self._shared.store.read(self.stream, after=after, until=state.seq):
+            self._transcript.add(row.seq, row.record)
+
+    async def _serve_one(self) -> bool:
+        waiting = await self._shared.store.inbox(self.stream)
+        self._take_news(waiting)
+        agent = self._agent()
+        if self.state.open_turn is not None:
+            await self._drive(agent, await self._resumed())
+            return True
+        item = next(((row, row.item) for row in waiting if isinstance(row.item, Input)), None)
+        if item is None:
+            await self._owned.durable()
+            self._taken.clear()
+            return False
+        await self._drive(agent, self._open(agent, item[0], item[1]))
+        return True
+
+    def _agent(self) -> Agent:
+        agent = self._shared.agents.get(self.state.agent)
+        if agent is None:
+            raise Error(
+                Code.AGENT_UNKNOWN,
+                f"this runtime has no agent {self.state.agent!r}",
+                because=f"it has {', '.join(sorted(self._shared.agents)) or 'none'}",
+                hint="start a worker that registers it; the session waits",
+                session=self.stream,
+            )
+        return agent
+
+    def _take_news(self, waiting: Iterable[InboxRow]) -> None:
+        """Late outcomes and wakes enter the log at once, whatever the turn is doing."""
+        for row in waiting:
+            if row.id in self._taken or isinstance(row.item, Input):
+                continue
+            self._taken.add(row.id)
+            match row.item:
+                case LateOutcome(call=call, id=effect, tool=tool, output=output):
+                    record = OutcomeArrivedLate(call=call, id=effect, tool=tool, output=output)
+                    if self.driver:
+                        self.driver.late(record, row.id)
+                    else:
+                        self._owned.submit(record, consume=(row.id,))
+                case Wake():
+                    self._owned.submit(consume=(row.id,))
+
+    # --- opening and resuming
+
+    def _open(self, agent: Agent, row: InboxRow, item: Input) -> tuple[Turn, TurnOpened, list[Record]]:
+        composition = agent.composition()
+        blob = composition_blob(composition)
+        self._shared.compositions.put(blob.hash, composition)
+        if blob.hash not in self._stored_blobs:
+            self._owned.blob(blob)
+            self._stored_blobs.add(blob.hash)
+        from_turn, view_seq = self._transcript.window(agent.view_bytes)
+        record = TurnOpened(
+            turn=item.turn,
+            index=self.state.turns,
+            composition=blob.hash,
+            from_turn=self.state.turns if from_turn is None else from_turn,
+            view_seq=Seq(self._owned.known_seq + 1) if view_seq is None else view_seq,
+            limits=agent.limits,
+        )
+        said = InputAdmitted(input=item.input, turn=item.turn, parts=item.parts, key=item.key)
+        if self._owned.settled and self.state.seq - self._snapshot_seq >= SNAPSHOT_ROWS:
+            self._owned.snapshot(Snapshot(self.state.seq, CODE, encode(self.state)))
+            self._snapshot_seq = self.state.seq
+        before = [*self._transcript.open, *self._owned.undurable()]
+        self._owned.submit(said, record, consume=(row.id,))
+        return opened(record, composition), record, [*before, said, record]
+
+    async def _resumed(self) -> tuple[Turn, TurnOpened, list[Record]]:
+        records = [*self._transcript.open, *self._owned.undurable()]
+        start = next(record for record in records if isinstance(record, TurnOpened))
+        turn = opened(start, await self._shared.compositions.get(start.composition))
+        for record in records[records.index(start) + 1 :]:
+            turn = advance(turn, record)
+        return turn, start, records
+
+    async def _drive(self, agent: Agent, start: tuple[Turn, TurnOpened, list[Record]]) -> None:
+        turn, record, records = start
+        tenant, _, session = stream_names(self.stream)
+        where = Where(tenant, SessionId(session), record.composition)
+        driver = TurnDriver(turn, records, where, self._owned, self._around(agent))
+        if request := cancel_of(self.state, turn.id):
+            driver.learn(request)
+        self.driver = driver
+        try:
+            ended = await driver.run()
+        finally:
+            self._offsets.clear()
+        self.driver = None
+        self._shared.results.tell(TurnResult.of(ended, last_reply(driver.records)))
+
+    def _around(self, agent: Agent) -> Surroundings:
+        shared = self._shared
+        return Surroundings(
+            model=agent.resolved,
+            toolbox=agent.toolbox,
+            threads=shared.threads,
+            clock=shared.clock,
+            deps=shared.deps,
+            messages=self._transcript.messages,
+            on_delta=self._on_delta,
+            is_dead=shared.store.is_dead,
+        )
+
+    def _on_delta(self, turn: Turn, effect: EffectId, text: str, thinking: bool) -> None:
+        if not self._shared.hub.watched(self.stream):
+            return
+        offset = self._offsets.get(effect, 0) + len(text)
+        self._offsets[effect] = offset
+        delta = Delta(Cursor(self.state.seq, effect, offset), turn.id, effect, text, thinking)
+        if self._owned.settled:
+            self._shared.hub.publish(self.stream, delta)
+        else:
+            self._deltas.append(delta)
+
+    # --- looking again while a turn runs
+
+    async def look(self) -> None:
+        """Something changed in the store: a cancel request or a late outcome may be for the running turn."""
+        if self.driver is None:
+            return
+        for row in await self._shared.store.read(self.stream, after=self._owned.known_seq):
+            if row.kind == "cancel_requested" and self.driver:
+                request = row.record
+                if isinstance(request, CancelRequested):
+                    self.driver.learn(request)
+        if self.driver:
+            self._take_news(await self._shared.store.inbox(self.stream))
+
+    async def hand_over(self) -> None:
+        """The worker stops: record what is in doubt, and let the stream go."""
+        if self.driver:
+            await self.driver.drain()
+        self._owned.flush(lease="release")
+        await self._owned.durable()
+
+
+def last_reply(records: Iterable[Record]) -> Reply | None:
+    """The last complete reply of a turn."""
+    reply = None
+    for record in records:
+        match record:
+            case EffectSettled(outcome=LlmCallOutcome(reply=Reply() as found)):
+                reply = found
+            case _:
+                pass
+    return reply

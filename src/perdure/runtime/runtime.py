@@ -1,0 +1,241 @@
+"""The runtime: one object that owns the store, the worker and the observers of a process."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Coroutine, Iterable
+from typing import Self, TypeVar
+
+from perdure.clock import Clock
+from perdure.errors import Code, Error
+from perdure.ids import VERSION, SessionId, StreamId, Tenant, WorkerId, check_id, session_stream
+from perdure.observe.hub import Hub
+from perdure.runtime.agent import Agent
+from perdure.runtime.clock import SystemClock, short_id, uuid7
+from perdure.runtime.session import Session
+from perdure.runtime.shared import Compositions, Results, Shared
+from perdure.runtime.stores import store_for
+from perdure.runtime.worker import Worker
+from perdure.store.protocol import Claim, Store, StreamInfo
+from perdure.tools.context import NOT_GIVEN
+from perdure.tools.execute import ToolThreads
+
+T = TypeVar("T")
+
+WATCH_S = 0.025
+
+
+class Runtime:
+    """Runs agents durably.
+
+    `Runtime("sqlite:///app.db", agents=[agent])` is a store, a worker and an API in one; use it as an async context
+    manager. With `worker=False` it only sends and observes, and workers elsewhere do the work. `deps` is handed to
+    tools as `ctx.deps`.
+
+    Raises:
+        Error: `agent_invalid` if two agents share a name; `store_url_invalid`; on entry, whatever keeps the store from
+            opening.
+    """
+
+    def __init__(
+        self,
+        store: str | Store | None = None,
+        *,
+        agents: Iterable[Agent] = (),
+        worker: bool = True,
+        tenant: str = "default",
+        deps: object = NOT_GIVEN,
+        clock: Clock | None = None,
+        lease_s: float = 10.0,
+        drain_s: float = 10.0,
+    ) -> None:
+        self.clock: Clock = clock or SystemClock()
+        self.store = _store(store, self.clock, lease_ms=int(lease_s * 1000))
+        self.tenant = Tenant(check_id(tenant, what="the tenant"))
+        self.agents = _by_name(agents)
+        self.hub = Hub()
+        self.results = Results()
+        self.worker_id = WorkerId(f"w_{uuid7(self.clock.wall_ms())}")
+        self.worker: Worker | None = None
+        self._wants_worker = worker
+        self._deps = deps
+        self._renew_s = lease_s * 0.3
+        self._drain_s = drain_s
+        self._threads = ToolThreads()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._pid = 0
+        self._state = "new"
+
+    # --- life
+
+    async def __aenter__(self) -> Self:
+        await self.store.open()
+        self._pid = os.getpid()
+        self._state = "open"
+        try:
+            if self._wants_worker:
+                await self._start_worker()
+        except BaseException:
+            await self.store.close()
+            raise
+        self._tasks.append(asyncio.create_task(self._watch(), name="perdure:watch"))
+        return self
+
+    async def _start_worker(self) -> None:
+        now = self.clock.wall_ms()
+        await self.store.register(self.worker_id, pid=self._pid, version=VERSION, now=now)
+        shared = Shared(
+            store=self.store,
+            clock=self.clock,
+            worker=self.worker_id,
+            tenant=self.tenant,
+            agents=self.agents,
+            deps=self._deps,
+            hub=self.hub,
+            threads=self._threads,
+            results=self.results,
+            compositions=Compositions(self.store),
+        )
+        self.worker = Worker(shared, renew_s=self._renew_s)
+        self._tasks.append(asyncio.create_task(self.worker.run(), name="perdure:worker"))
+
+    async def _watch(self) -> None:
+        """Notice what other processes commit."""
+        last: int | None = None
+        while True:
+            await asyncio.sleep(WATCH_S)
+            try:
+                version = await self.store.version()
+            except Error:
+                continue
+            if last is not None and version != last:
+                self.hub.stir()
+                if self.worker:
+                    self.worker.changed()
+            last = version
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.drain()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._tasks.clear()
+        if self.worker:
+            await self.store.retire(self.worker_id)
+        self._threads.close()
+        await self.store.close()
+        self._state = "closed"
+
+    async def drain(self, timeout: float | None = None) -> None:
+        """Take no more work; let running turns finish, then hand the rest over with its doubts recorded."""
+        if self.worker and self._state == "open":
+            self._state = "draining"
+            await self.worker.drain(self._drain_s if timeout is None else timeout)
+
+    def check_usable(self) -> None:
+        """Refuse a runtime that is closed, not yet open, or inherited through a fork.
+
+        Raises:
+            Error: `runtime_closed` or `runtime_forked`.
+        """
+        if self._pid and os.getpid() != self._pid:
+            raise Error(
+                Code.RUNTIME_FORKED,
+                "this runtime belongs to another process",
+                because="the process was forked after the runtime was opened",
+                hint="open a Runtime of its own in each process",
+            )
+        if self._state not in ("open", "draining"):
+            raise Error(
+                Code.RUNTIME_CLOSED,
+                f"the runtime is {'closed' if self._state == 'closed' else 'not open yet'}",
+                hint="use it inside `async with Runtime(...) as rt:`",
+            )
+
+    # --- sessions
+
+    async def session(self, id: str | None = None, *, agent: str | None = None) -> Session:
+        """A session: the existing one of that id, or a new one that its first input creates.
+
+        Raises:
+            Error: `session_unknown` if it does not exist and no agent is named; `agent_unknown`;
+                `session_agent_conflict` if it belongs to another agent.
+        """
+        self.check_usable()
+        name = SessionId(check_id(id, what="the session id")) if id is not None else self._new_id()
+        if agent is not None and agent not in self.agents and self._wants_worker:
+            raise self._agent_unknown(agent)
+        info = await self.store.stream(session_stream(self.tenant, name))
+        if info is None and agent is None:
+            agent = self._only_agent(name)
+        if info is not None and agent is not None and info.agent != agent:
+            raise Error(
+                Code.SESSION_AGENT_CONFLICT,
+                f"session {name!r} belongs to agent {info.agent!r}",
+                hint="leave `agent` out, or use another session id",
+            )
+        return Session(self, name, agent or (info.agent if info else None))
+
+    def existing(self, id: str) -> Session:
+        """A session that is expected to exist; the first use finds out."""
+        self.check_usable()
+        return Session(self, SessionId(check_id(id, what="the session id")), None)
+
+    async def sessions(self, *, limit: int = 50, before: tuple[int, StreamId] | None = None) -> tuple[StreamInfo, ...]:
+        """The sessions of this tenant, the most recently changed first."""
+        return await self.store.streams(tenant=self.tenant, kind="session", limit=limit, before=before)
+
+    def _new_id(self) -> SessionId:
+        return SessionId(short_id("ses", self.clock.wall_ms()))
+
+    def _only_agent(self, session: SessionId) -> str:
+        if len(self.agents) == 1:
+            return next(iter(self.agents))
+        raise Error(
+            Code.SESSION_UNKNOWN,
+            f"there is no session {session!r}",
+            hint='name the agent to create it: rt.session(id, agent="...")',
+        )
+
+    def _agent_unknown(self, agent: str) -> Error:
+        return Error(
+            Code.AGENT_UNKNOWN,
+            f"there is no agent {agent!r}",
+            because=f"this runtime has {', '.join(sorted(self.agents)) or 'none'}",
+            hint="pass it to Runtime(agents=[...])",
+        )
+
+    # --- between sessions and the worker
+
+    def nudge(self, stream: StreamId, claim: Claim | None = None) -> None:
+        """A stream has new work."""
+        if self.worker:
+            self.worker.poke(stream, claim)
+
+    async def tell(self, stream: StreamId) -> None:
+        """Something was written into a stream: its turn and its observers should look."""
+        self.hub.stir(stream)
+        if self.worker:
+            await self.worker.look(stream)
+            self.worker.poke(stream)
+
+
+def _store(store: str | Store | None, clock: Clock, *, lease_ms: int) -> Store:
+    if store is None or isinstance(store, str):
+        return store_for(store, clock, lease_ms=lease_ms)
+    return store
+
+
+def _by_name(agents: Iterable[Agent]) -> dict[str, Agent]:
+    named: dict[str, Agent] = {}
+    for agent in agents:
+        if agent.name in named:
+            raise Error(Code.AGENT_INVALID, f"two agents are called {agent.name!r}", hint="give each its own name")
+        named[agent.name] = agent
+    return named
+
+
+def run(main: Coroutine[object, None, T]) -> T:
+    """Run a coroutine from synchronous code: the one bridge there is."""
+    return asyncio.run(main)

@@ -1,0 +1,300 @@
+"""What a user holds: a session, and the inputs sent to it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from perdure.codec import check_text
+from perdure.commit.plan import Entry
+from perdure.errors import Code, Error
+from perdure.ids import InputId, Seq, SessionId, StreamId, TurnId, session_stream
+from perdure.inbox.admit import Admitted, Conflict, Duplicate, delivery
+from perdure.inbox.items import Input
+from perdure.observe.events import Cursor, Delta, Event, Fact
+from perdure.observe.follow import follow
+from perdure.observe.why import Why, explain
+from perdure.runtime.clock import uuid7
+from perdure.runtime.resident import last_reply
+from perdure.runtime.shared import TurnResult
+from perdure.runtime.transcript import Transcript
+from perdure.session.fold import CODE, fold_all
+from perdure.store.protocol import Claim
+from perdure.vocab.effects import LlmCallOutcome
+from perdure.vocab.messages import Message, Reply, Text
+from perdure.vocab.records import (
+    CancelRequested,
+    EffectSettled,
+    Row,
+    TurnEnded,
+    end_key,
+    gate_key,
+    open_key,
+)
+
+if TYPE_CHECKING:
+    from perdure.runtime.runtime import Runtime
+
+MAX_INPUT_BYTES = 262_144
+
+CancelOutcome = Literal["requested", "already_requested", "completion_won", "unknown"]
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """An input that is durable, and the turn that answers it."""
+
+    session: Session
+    turn: TurnId
+    input: InputId
+    duplicate: bool = False
+
+    async def result(self, timeout: float | None = None) -> TurnResult:
+        """How the turn ended, once that is durable. Cancelling the wait, or its timeout, changes nothing.
+
+        Raises:
+            Error: `result_timeout` if the turn is not over in time; `session_unknown` if the session was deleted.
+        """
+        try:
+            async with asyncio.timeout(timeout):
+                return await self.session.wait_for(self.turn)
+        except TimeoutError:
+            raise Error(
+                Code.RESULT_TIMEOUT,
+                f"the turn is not over after {timeout} s; it goes on",
+                hint="wait again, or ask session.why() what it waits for",
+                turn=self.turn,
+            ) from None
+
+    async def events(self) -> AsyncIterator[Event]:
+        """The events of this turn, ending with its end."""
+        async for event in self.session.events(after=await self._before()):
+            if _concerns(event, self.turn):
+                yield event
+            if isinstance(event, Fact) and isinstance(event.record, TurnEnded) and event.record.turn == self.turn:
+                return
+
+    async def _before(self) -> str:
+        opened = await self.session.runtime.store.find(self.session.stream, open_key(self.turn))
+        if opened:
+            return str(Cursor(Seq(max(0, opened.seq - 2))))
+        info = await self.session.runtime.store.stream(self.session.stream)
+        return str(Cursor(info.last_seq if info else Seq(0)))
+
+    async def text_stream(self) -> AsyncIterator[str]:
+        """The text of the turn's replies as it is written.
+
+        A reply that broke off is followed by a line break and the whole new one; text missed by a slow reader is
+        filled in from the saved reply.
+        """
+        shown = ""
+        async for event in self.events():
+            match event:
+                case Delta(thinking=False, text=text):
+                    shown += text
+                    yield text
+                case Fact(record=EffectSettled(outcome=LlmCallOutcome(reply=Reply() as reply))):
+                    if reply.text.startswith(shown):
+                        rest = reply.text[len(shown) :]
+                    else:
+                        rest = f"\n{reply.text}"
+                    shown = ""
+                    if rest:
+                        yield rest
+                case Fact(record=EffectSettled(outcome=LlmCallOutcome())):
+                    shown = f"{shown}\0" if shown else ""
+                case _:
+                    pass
+
+
+def _concerns(event: Event, turn: TurnId) -> bool:
+    if isinstance(event, Delta):
+        return event.turn == turn
+    if isinstance(event, Fact):
+        named = getattr(event.record, "turn", turn)
+        return named == turn
+    return True
+
+
+class Session:
+    """One conversation with one agent: durable, resumable, observable from anywhere."""
+
+    def __init__(self, runtime: Runtime, id: SessionId, agent: str | None) -> None:
+        self.runtime = runtime
+        self.id = id
+        self.stream: StreamId = session_stream(runtime.tenant, id)
+        self._agent = agent
+
+    # --- saying something
+
+    async def ask(self, text: str, *, key: str | None = None, timeout: float | None = None) -> str:
+        """Send, wait, and return the text of the answer.
+
+        Raises:
+            Error: `turn_failed` if the turn was stopped.
+        """
+        result = await (await self.send(text, key=key)).result(timeout)
+        if result.status != "finished":
+            raise Error(
+                Code.TURN_FAILED,
+                f"the turn was stopped: {result.reason}",
+                because=result.message,
+                turn=result.turn,
+                reason=result.reason,
+            )
+        return result.text
+
+    async def send(self, text: str, *, key: str | None = None) -> Sent:
+        """Put an input into the session; durable when this returns. The same key and text again is the same input.
+
+        Raises:
+            Error: `input_key_conflict` if the key was used for another text; `input_too_large`; `invalid_text`.
+        """
+        rt = self.runtime
+        rt.check_usable()
+        now = rt.clock.wall_ms()
+        unique = uuid7(now)
+        item = Input(input=InputId(f"in_{unique}"), turn=TurnId(unique), parts=(_checked(text),), key=key or "")
+        source = f"key:{key}" if key else f"in:{unique}"
+        new = delivery(self.stream, source, item, at=now, agent=self._agent)
+        claim_for = rt.worker_id if rt.worker and self.stream not in rt.worker.residents else None
+        match await rt.store.admit(new, claim_for=claim_for):
+            case Admitted(fence=fence):
+                claim = Claim(self.stream, fence, Seq(0)) if fence is not None else None
+                rt.nudge(self.stream, claim)
+                return Sent(self, item.turn, item.input)
+            case Duplicate(turn=turn, input=input_id):
+                rt.nudge(self.stream)
+                return Sent(self, turn, input_id, duplicate=True)
+            case Conflict():
+                raise Error(
+                    Code.INPUT_KEY_CONFLICT,
+                    f"the key {key!r} was used before for another input",
+                    hint="use a new key for new content, or send the same content again",
+                    session=self.id,
+                )
+
+    # --- watching
+
+    def events(self, after: str = "") -> AsyncIterator[Event]:
+        """Everything after a cursor, endlessly: durable facts, live deltas, explicit gaps."""
+        return follow(self.runtime.store, self.runtime.hub, self.stream, Cursor.parse(after))
+
+    async def wait_for(self, turn: TurnId) -> TurnResult:
+        """The end of a turn, wherever it runs."""
+        rt = self.runtime
+        here = rt.results.wait_for(turn)
+        try:
+            with rt.hub.subscribe(self.stream) as news:
+                while True:
+                    if here.done():
+                        return here.result()
+                    if (found := await self._ended(turn)) is not None:
+                        return found
+                    waiting = asyncio.ensure_future(news.wait())
+                    await asyncio.wait({here, waiting}, return_when=asyncio.FIRST_COMPLETED)
+                    waiting.cancel()
+                    news.items.clear()
+        finally:
+            rt.results.forget(turn)
+
+    async def _ended(self, turn: TurnId) -> TurnResult | None:
+        store = self.runtime.store
+        row = await store.find(self.stream, gate_key(turn))
+        if row is not None and isinstance(row.record, CancelRequested):
+            row = await store.find(self.stream, end_key(turn))
+        if row is None:
+            if await store.stream(self.stream) is None:
+                raise _unknown(self.id)
+            return None
+        ended = row.record
+        if not isinstance(ended, TurnEnded):
+            return None
+        opened = await store.find(self.stream, open_key(turn))
+        rows = await store.read(self.stream, after=opened.seq, until=row.seq) if opened else ()
+        return TurnResult.of(ended, last_reply(r.record for r in rows))
+
+    async def history(self) -> tuple[Message, ...]:
+        """The whole conversation, as a model would be shown it."""
+        transcript = Transcript()
+        for row in await self.rows():
+            transcript.add(row.seq, row.record)
+        return transcript.messages(transcript.open)
+
+    async def rows(self) -> tuple[Row, ...]:
+        """The log itself.
+
+        Raises:
+            Error: `session_unknown`.
+        """
+        if await self.runtime.store.stream(self.stream) is None:
+            raise _unknown(self.id)
+        return await self.runtime.store.read(self.stream)
+
+    async def why(self) -> Why:
+        """What the session is doing or waiting for, since when, and who could change that."""
+        return await explain(self.runtime.store, self.stream, now=self.runtime.clock.wall_ms())
+
+    # --- stopping
+
+    async def cancel(self, turn: TurnId | None = None, *, reason: str = "", origin: str = "api") -> CancelOutcome:
+        """Ask for a turn to end: the one that runs, or the next in line. Completion may win the race."""
+        self.runtime.check_usable()
+        target = turn or await self._current_turn()
+        if target is None:
+            return "unknown"
+        now = self.runtime.clock.wall_ms()
+        request = CancelRequested(turn=target, request=uuid7(now), origin=origin, reason=reason)
+        noted = await self.runtime.store.annotate(self.stream, Entry.of(request, at=now))
+        if noted.new:
+            await self.runtime.tell(self.stream)
+            return "requested"
+        return "already_requested" if noted.row.kind == "cancel_requested" else "completion_won"
+
+    async def _current_turn(self) -> TurnId | None:
+        store = self.runtime.store
+        if await store.stream(self.stream) is None:
+            raise _unknown(self.id)
+        loaded = await store.load(self.stream, code=CODE)
+        state = fold_all(loaded.snapshot.data if loaded.snapshot else None, loaded.rows)
+        if state.open_turn:
+            return state.open_turn
+        return next((row.item.turn for row in loaded.inbox if isinstance(row.item, Input)), None)
+
+    async def delete(self) -> bool:
+        """Remove the session, physically. Processes it started go on. False if there was none."""
+        self.runtime.check_usable()
+        deleted = await self.runtime.store.delete(self.stream)
+        if self.runtime.worker:
+            self.runtime.worker.forget(self.stream)
+        self.runtime.hub.stir(self.stream)
+        return deleted
+
+    def __repr__(self) -> str:
+        return f"Session({self.id!r})"
+
+
+def _checked(text: object) -> Text:
+    if not isinstance(text, str):
+        raise Error(Code.INVALID_ARGUMENT, f"an input must be text, not {type(text).__name__}")
+    check_text(text, where="the input")
+    if not text.strip():
+        raise Error(Code.INVALID_ARGUMENT, "an input must say something", because="it is blank")
+    if (size := len(text.encode())) > MAX_INPUT_BYTES:
+        raise Error(
+            Code.INPUT_TOO_LARGE,
+            f"the input is {size} bytes",
+            because=f"the limit is {MAX_INPUT_BYTES}",
+            hint="store large content elsewhere and give the agent a tool that reads it",
+        )
+    return Text(text=text)
+
+
+def _unknown(id: SessionId) -> Error:
+    return Error(
+        Code.SESSION_UNKNOWN,
+        f"there is no session {id!r}",
+        hint="list them with `perdure sessions list`, or create it by sending something with agent=",
+    )

@@ -1,0 +1,98 @@
+"""What all sessions of one runtime share."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from perdure.clock import Clock
+from perdure.codec import decode
+from perdure.ids import BlobHash, Tenant, TurnId, WorkerId
+from perdure.observe.hub import Hub
+from perdure.runtime.agent import Agent
+from perdure.store.protocol import Store
+from perdure.tools.execute import ToolThreads
+from perdure.vocab.messages import Reply
+from perdure.vocab.records import StopReason, TurnEnded
+from perdure.vocab.tools import Composition
+from perdure.vocab.usage import Usage
+
+
+@dataclass(frozen=True, slots=True)
+class TurnResult:
+    """How a turn ended. `text` is the last reply; a stopped turn says why."""
+
+    turn: TurnId
+    status: str
+    text: str
+    reason: StopReason | None = None
+    message: str = ""
+    usage: Usage = field(default_factory=Usage)
+
+    @staticmethod
+    def of(ended: TurnEnded, reply: Reply | None) -> TurnResult:
+        """The end of a turn and the reply it ended with."""
+        text = reply.text if reply else ""
+        return TurnResult(ended.turn, ended.status, text, ended.reason, ended.message, ended.usage)
+
+
+class Results:
+    """Those who wait in this process for a turn to end."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[TurnId, asyncio.Future[TurnResult]] = {}
+
+    def wait_for(self, turn: TurnId) -> asyncio.Future[TurnResult]:
+        """A future that ends with the turn, if it ends in this process."""
+        return self._waiting.setdefault(turn, asyncio.get_running_loop().create_future())
+
+    def tell(self, result: TurnResult) -> None:
+        """A turn has ended, durably."""
+        future = self._waiting.pop(result.turn, None)
+        if future and not future.done():
+            future.set_result(result)
+
+    def forget(self, turn: TurnId) -> None:
+        """Nobody waits any more."""
+        self._waiting.pop(turn, None)
+
+
+class Compositions:
+    """Captured compositions, by content: read from the store once."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._known: dict[BlobHash, Composition] = {}
+
+    async def get(self, hash: BlobHash) -> Composition:
+        """A stored composition.
+
+        Raises:
+            Error: `blob_unknown`.
+        """
+        if hash not in self._known:
+            self.put(hash, decode((await self._store.blob(hash)).data, Composition))
+        return self._known[hash]
+
+    def put(self, hash: BlobHash, composition: Composition) -> None:
+        """Remember one that is being stored."""
+        if len(self._known) > 256:
+            self._known.clear()
+        self._known[hash] = composition
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """The store, the clock, the agents: one set per runtime."""
+
+    store: Store
+    clock: Clock
+    worker: WorkerId
+    tenant: Tenant
+    agents: Mapping[str, Agent]
+    deps: object
+    hub: Hub
+    threads: ToolThreads
+    results: Results
+    compositions: Compositions

@@ -1,0 +1,37 @@
+"""From a store URL to a store: a file, or this process's memory."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from perdure.clock import Clock
+from perdure.errors import Code, Error
+from perdure.store.protocol import Store
+
+DEFAULT_URL = "sqlite:///.perdure/dev.db"
+
+
+def store_for(url: str | None, clock: Clock, *, lease_ms: int) -> Store:
+    """The store a URL names; without one, `PERDURE_STORE__URL` or a file below `./.perdure`.
+
+    Raises:
+        Error: `store_url_invalid`.
+    """
+    text = url or os.environ.get("PERDURE_STORE__URL") or DEFAULT_URL
+    if text == "memory://":
+        from perdure.store.memory.store import MemoryStore
+
+        return MemoryStore(clock, lease_ms=lease_ms)
+    if text.startswith("sqlite:///"):
+        from perdure.store.sqlite.store import SqliteStore
+
+        path = text.removeprefix("sqlite:///")
+        if path:
+            return SqliteStore(Path(path), clock, lease_ms=lease_ms)
+    raise Error(
+        Code.STORE_URL_INVALID,
+        f"{text!r} does not name a store",
+        because="the address must be sqlite:///path/to/file.db or memory://",
+        hint="sqlite:///app.db is a file in the current directory, sqlite:////var/app.db an absolute path",
+    )

@@ -1,0 +1,61 @@
+"""The conversation of a session as its model is shown it, kept turn by turn so that a turn costs what is new."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from perdure.ids import Seq
+from perdure.session.view import TurnView, joined, turn_view
+from perdure.vocab.messages import Message
+from perdure.vocab.records import Record, TurnEnded, TurnOpened
+
+
+@dataclass(frozen=True, slots=True)
+class ClosedTurn:
+    """A turn that is over."""
+
+    index: int
+    first_seq: Seq
+    view: TurnView
+    size_bytes: int
+
+
+class Transcript:
+    """The turns a model may be shown, and the records of the turn that is open."""
+
+    def __init__(self) -> None:
+        self._closed: list[ClosedTurn] = []
+        self.open: list[Record] = []
+        self._open_seq: Seq | None = None
+        self._open_index = 0
+
+    def add(self, seq: Seq, record: Record) -> None:
+        """Take the next record of the session, in order."""
+        if self._open_seq is None:
+            self._open_seq = seq
+        if isinstance(record, TurnOpened):
+            self._open_index = record.index
+        self.open.append(record)
+        if isinstance(record, TurnEnded):
+            self._close()
+
+    def _close(self) -> None:
+        view = turn_view(self.open)
+        self._closed.append(ClosedTurn(self._open_index, self._open_seq or Seq(0), view, view.size_bytes))
+        self.open = []
+        self._open_seq = None
+
+    def window(self, budget_bytes: int) -> tuple[int | None, Seq | None]:
+        """Forget the oldest turns beyond the budget; the first one left and where it begins."""
+        total = 0
+        keep = len(self._closed)
+        while keep and total + self._closed[keep - 1].size_bytes <= budget_bytes:
+            keep -= 1
+            total += self._closed[keep].size_bytes
+        self._closed = self._closed[keep:]
+        return (self._closed[0].index, self._closed[0].first_seq) if self._closed else (None, None)
+
+    def messages(self, records: Iterable[Record]) -> tuple[Message, ...]:
+        """Everything shown, ending with the turn that these records tell of."""
+        return joined([*(turn.view for turn in self._closed), turn_view(records)])

@@ -1,0 +1,438 @@
+"""Driving one turn: the loop that every turn goes through, live, resumed, streamed or simulated.
+
+Look at what is owed, begin what has not begun, wait for something to arrive, record it, look again. All state worth
+keeping is in the turn (a fold of its records); what is here are tasks, which a crash may take.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+
+from perdure.clock import Clock
+from perdure.commit.plan import Blob, ClearTimer, SetTimer
+from perdure.effects import keys
+from perdure.effects.controller import Begun, Care, JournaledController, Local
+from perdure.effects.journal import EffectJournal
+from perdure.errors import Code, Error
+from perdure.ids import EffectId, WorkerId
+from perdure.models.protocol import Model
+from perdure.runtime.envelopes import Where, envelope
+from perdure.runtime.owned import OwnedStream
+from perdure.runtime.perform import ask_model, ask_outside, run_tool
+from perdure.tools.context import CancelToken, ToolContext
+from perdure.tools.execute import ToolThreads
+from perdure.tools.toolbox import Prepared, Toolbox
+from perdure.turn.machine import (
+    AskModel,
+    EndTurn,
+    Owed,
+    Probe,
+    RunCall,
+    Turn,
+    Wait,
+    advance,
+    naps,
+    owed,
+    recovery,
+    settlement,
+    stopped,
+    unanswered,
+)
+from perdure.vocab.effects import (
+    DurableStepOutcome,
+    Envelope,
+    Failed,
+    Failure,
+    InDoubt,
+    NotRun,
+    Outcome,
+    SleepOutcome,
+    ToolOutput,
+)
+from perdure.vocab.messages import Message
+from perdure.vocab.records import EffectSettled, OutcomeArrivedLate, Record, TurnEnded
+from perdure.vocab.tools import EffectClass
+
+log = logging.getLogger("perdure.runtime")
+
+GRACE_S = 0.05
+"""How long a cancelled tool may take to say how it ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What a turn needs of the world around it."""
+
+    model: Model
+    toolbox: Toolbox
+    threads: ToolThreads
+    clock: Clock
+    deps: object
+    messages: Callable[[tuple[Record, ...]], tuple[Message, ...]]
+    on_delta: Callable[[Turn, EffectId, str, bool], None]
+    is_dead: Callable[[WorkerId], Awaitable[bool]]
+
+
+@dataclass(slots=True)
+class Flight:
+    """An effect under way. `dispatched` tells whether the world may have noticed."""
+
+    owed: Owed
+    begun: Begun
+    task: asyncio.Task[None] | None = None
+    cancellation: CancelToken = field(default_factory=CancelToken)
+    dispatched: bool = False
+    outcome: Outcome | None = None
+    spilled: Blob | None = None
+
+    @property
+    def id(self) -> EffectId:
+        """The effect's id."""
+        return EffectId(self.begun.envelope.id)
+
+    @property
+    def effect(self) -> EffectClass:
+        """The effect's class."""
+        return self.begun.care.effect
+
+    def stop(self) -> None:
+        """Ask it to stop: by its token first, then by cancelling its task."""
+        self.cancellation.cancel()
+        if self.task and not self.task.done():
+            self.task.cancel()
+
+
+class TurnDriver:
+    """Drives one turn of one owned stream to its end. It is the ledger of its own controller."""
+
+    def __init__(
+        self, turn: Turn, records: list[Record], where: Where, owned: OwnedStream, around: Surroundings
+    ) -> None:
+        self.turn = turn
+        self.records = records
+        self.worker = owned.worker
+        self._where = where
+        self._owned = owned
+        self._around = around
+        journal = EffectJournal()
+        for record in records:
+            journal.fold(record)
+        self._controller = JournaledController(journal, self)
+        self.flights: dict[EffectId, Flight] = {}
+        self._news = asyncio.Event()
+        self._landed: list[Flight] = []
+        self.refusal: Error | None = None
+
+    # --- the ledger: every fact goes to the machine and to the stream at once
+
+    def submit(self, *records: Record) -> None:
+        """Fold facts into the turn and hand them to the stream."""
+        for record in records:
+            self.turn = advance(self.turn, record)
+            self.records.append(record)
+        self._owned.submit(*records)
+
+    async def durable(self) -> None:
+        """Wait until everything submitted so far is durable."""
+        await self._owned.durable()
+
+    def lease_live(self) -> bool:
+        """Whether our lease has certainly not lapsed."""
+        return self._owned.lease_live()
+
+    async def reassert(self) -> None:
+        """Renew a lapsed lease, or raise `lease_lost`."""
+        await self._owned.reassert()
+
+    # --- what others tell a running turn
+
+    def learn(self, record: Record) -> None:
+        """An admitted record (a cancel request) that is in the log already."""
+        self.turn = advance(self.turn, record)
+        self._news.set()
+
+    def late(self, record: OutcomeArrivedLate, inbox_id: int) -> None:
+        """A former worker reports how a call really ended."""
+        self.turn = advance(self.turn, record)
+        self.records.append(record)
+        self._owned.submit(record, consume=(inbox_id,))
+        self._news.set()
+
+    def refused(self, error: Error) -> None:
+        """The store refused an append: everything begun on top of it must end."""
+        self.refusal = error
+        self._news.set()
+
+    # --- the loop
+
+    async def run(self) -> TurnEnded:
+        """Drive the turn to its end, and return once the end is durable.
+
+        Raises:
+            Error: why the store refused to go on. Nothing that was begun here may be continued.
+        """
+        self._controller.record(*recovery(self.turn))
+        while True:
+            self._settle_landed()
+            if self.turn.cancel and not self.turn.ended:
+                await self._end_cancelled()
+            elif not self.turn.ended:
+                self._begin_owed()
+            if self.turn.ended:
+                for flight in self.flights.values():
+                    flight.stop()
+                await self.durable()
+                return self.turn.ended
+            if not self._landed:
+                await self._news.wait()
+            self._news.clear()
+            if self.refusal:
+                raise self.refusal
+
+    def _settle_landed(self) -> None:
+        landed, self._landed = self._landed, []
+        for flight in landed:
+            self.flights.pop(flight.id, None)
+            if flight.outcome is None or flight.id not in {_id(item) for item in owed(self.turn)}:
+                continue
+            if flight.spilled:
+                self._owned.blob(flight.spilled)
+            if isinstance(flight.owed, Wait):
+                self._owned.timer(ClearTimer(flight.id))
+            self._controller.settle(flight.begun, flight.outcome)
+
+    def _begin_owed(self) -> None:
+        """Begin everything that is owed; something settled on the spot may make something else owed."""
+        begun = True
+        while begun:
+            begun = False
+            for item in owed(self.turn):
+                if isinstance(item, EndTurn):
+                    self.submit(item.ended)
+                elif item.ref.id not in self.flights:
+                    begun = self._begin(item) or begun
+                    if begun:
+                        break
+        for stray in self.flights.keys() - {_id(item) for item in owed(self.turn)}:
+            self._drop(self.flights[stray])
+
+    def _begin(self, item: AskModel | RunCall | Probe | Wait) -> bool:
+        """Begin one effect. True if it was settled on the spot, so that what is owed has changed."""
+        described = envelope(self._where, self.turn, item)
+        try:
+            match item:
+                case AskModel():
+                    return self._start(
+                        item, described, Care(effect="pure", record_start=True), self._model_runner(item)
+                    )
+                case Wait():
+                    return self._begin_wait(item, described)
+                case RunCall():
+                    return self._begin_call(item, described)
+                case Probe():
+                    return self._begin_probe(item, described)
+        except Error as problem:
+            if problem.code is not Code.REPLAY_MISMATCH:
+                raise
+            return self._mismatch(item, problem)
+
+    def _start(
+        self, item: Owed, described: Envelope, care: Care, runner: Callable[[Flight], Awaitable[Outcome]]
+    ) -> bool:
+        begun = self._controller.begin(described, care)
+        if not isinstance(begun, Begun):
+            self.turn = advance(self.turn, EffectSettled(id=EffectId(described.id), outcome=begun))
+            return True
+        flight = Flight(item, begun)
+        self.flights[flight.id] = flight
+        flight.task = asyncio.create_task(self._fly(flight, runner), name=f"perdure:{flight.id}")
+        return False
+
+    async def _fly(self, flight: Flight, runner: Callable[[Flight], Awaitable[Outcome]]) -> None:
+        async def run(_: Envelope) -> Outcome:
+            flight.dispatched = True
+            return await runner(flight)
+
+        try:
+            flight.outcome = await self._controller.dispatch(flight.begun, Local(flight.begun.envelope.kind, run))
+        except Error as problem:
+            if self.refusal is None:
+                self.refused(problem)
+        finally:
+            self._landed.append(flight)
+            self._news.set()
+
+    def unconfirmed_once(self) -> tuple[tuple[EffectId, Outcome], ...]:
+        """Outcomes of `once` calls that the store has not confirmed: known here, and nowhere else."""
+        settled = [record for record in self._owned.undurable() if isinstance(record, EffectSettled)]
+        landed = [(flight.id, flight.outcome) for flight in self._landed if flight.outcome]
+        known = [*((record.id, record.outcome) for record in settled), *landed]
+        return tuple((id, outcome) for id, outcome in known if self._is_once(id))
+
+    def _is_once(self, effect: EffectId) -> bool:
+        started = self._controller.journal.started(effect)
+        return started is not None and started.effect == "once"
+
+    # --- beginning each kind of effect
+
+    def _begin_call(self, item: RunCall, described: Envelope) -> bool:
+        prepared = self._around.toolbox.prepare(item.call, item.contract)
+        if isinstance(prepared, Failure):
+            self._controller.record(settlement(item.ref, item.call, Failed(failure=prepared)))
+            return True
+        durability = prepared.contract.durability
+        timeout = durability.timeout_ms
+        care = Care(
+            effect=durability.effect,
+            doubt=durability.doubt,
+            deadline_at=self._around.clock.wall_ms() + timeout if timeout else None,
+            keep_command=False,
+        )
+        return self._start(item, described, care, self._tool_runner(item, prepared))
+
+    def _begin_probe(self, item: Probe, described: Envelope) -> bool:
+        prepared = self._around.toolbox.prepare(item.call, item.contract)
+        if isinstance(prepared, Failure) or prepared.tool.probe is None:
+            unknown = DurableStepOutcome(value={"verdict": "unknown", "reason": "the probe does not exist any more"})
+            self._controller.record(EffectSettled(id=item.ref.id, outcome=unknown))
+            return True
+
+        async def run(flight: Flight) -> Outcome:
+            certain = await self._nobody_can_still_do_it(item)
+            return await ask_outside(prepared, self._context(item, prepared, flight), certain=certain)
+
+        return self._start(item, described, Care(effect="pure"), run)
+
+    async def _nobody_can_still_do_it(self, item: Probe) -> bool:
+        former_worker_is_gone = item.doubt.reason == "worker_lost" and item.worker != self.worker
+        if former_worker_is_gone and await self._around.is_dead(item.worker):
+            return True
+        return item.deadline_at is not None and self._around.clock.wall_ms() >= item.deadline_at
+
+    def _begin_wait(self, item: Wait, described: Envelope) -> bool:
+        due_at = item.due_at
+        if due_at is None:
+            due_at = self._around.clock.wall_ms() + item.duration_ms
+            self._owned.timer(SetTimer(item.ref.id, due_at))
+
+        async def run(flight: Flight) -> Outcome:
+            await self._around.clock.sleep_until(due_at)
+            return SleepOutcome()
+
+        return self._start(item, described, Care(effect="pure", record_start=True, due_at=due_at), run)
+
+    def _mismatch(self, item: AskModel | RunCall | Probe | Wait, problem: Error) -> bool:
+        log.error("%s", problem, extra={"session": self._where.session, "turn": self.turn.id})
+        if isinstance(item, RunCall):
+            failure = Failure(code=problem.code.value, message=problem.message, failure_class="invalid")
+            self._controller.record(settlement(item.ref, item.call, Failed(failure=failure)))
+        else:
+            self._stop(stopped(self.turn, "replay_mismatch", problem.message))
+        return True
+
+    def _stop(self, ended: TurnEnded) -> None:
+        self._owned.timer(*(ClearTimer(nap.id) for nap in naps(self.turn)))
+        self.submit(ended)
+
+    # --- runners
+
+    def _model_runner(self, item: AskModel) -> Callable[[Flight], Awaitable[Outcome]]:
+        turn = self.turn
+        messages = self._around.messages(tuple(self.records))
+
+        async def run(flight: Flight) -> Outcome:
+            def on_delta(text: str, thinking: bool) -> None:
+                self._around.on_delta(turn, flight.id, text, thinking)
+
+            return await ask_model(self._around.model, turn, item, messages, on_delta)
+
+        return run
+
+    def _tool_runner(self, item: RunCall, prepared: Prepared) -> Callable[[Flight], Awaitable[Outcome]]:
+        async def run(flight: Flight) -> Outcome:
+            ctx = self._context(item, prepared, flight)
+            done = await run_tool(item, prepared, ctx, self._around.threads, self._around.clock)
+            flight.spilled = done.spilled
+            return done.outcome
+
+        return run
+
+    def _context(self, item: RunCall | Probe, prepared: Prepared, flight: Flight) -> ToolContext[object]:
+        where = self._where
+        return ToolContext(
+            session_id=where.session,
+            turn_id=self.turn.id,
+            call_id=item.call.id,
+            tool_name=item.call.name,
+            tenant=where.tenant,
+            attempt=item.ref.attempt,
+            max_attempts=prepared.contract.durability.retry.max_attempts,
+            idempotency_key=keys.tool_idempotency(where.tenant, where.session, item.call.id, item.call.name),
+            args=item.call.args,
+            given=self._around.deps,
+            cancellation=flight.cancellation,
+        )
+
+    # --- endings that are not the model's
+
+    def _drop(self, flight: Flight) -> None:
+        """Something made this effect unnecessary (a late outcome made a probe so)."""
+        del self.flights[flight.id]
+        flight.stop()
+
+    async def _end_cancelled(self) -> None:
+        """Somebody cancelled the turn: stop what runs, answer every call, end."""
+        await self.halt()
+        self._owned.timer(*(ClearTimer(nap.id) for nap in naps(self.turn)))
+        for ref, call in unanswered(self.turn):
+            flight = self.flights.get(ref.id)
+            if flight is not None and flight.outcome is not None:
+                self._controller.settle(flight.begun, flight.outcome)
+                continue
+            output = _cut_short(flight, call.doubt)
+            self._controller.record(settlement(ref, call.request, output))
+        self.flights.clear()
+        self._landed.clear()
+        reason = self.turn.cancel.reason if self.turn.cancel else ""
+        self.submit(stopped(self.turn, "cancelled", reason or "cancelled on request"))
+
+    async def halt(self) -> None:
+        """Ask everything under way to stop, and give it a moment."""
+        tasks = [flight.task for flight in self.flights.values() if flight.task and not flight.task.done()]
+        for flight in self.flights.values():
+            flight.stop()
+        if tasks:
+            await asyncio.wait(tasks, timeout=GRACE_S)
+
+    async def drain(self) -> None:
+        """Hand the turn over: running `once` calls are recorded as in doubt, then the stream is released."""
+        await self.halt()
+        for ref, call in unanswered(self.turn):
+            flight = self.flights.get(ref.id)
+            if flight is not None and flight.outcome is not None:
+                self._controller.settle(flight.begun, flight.outcome)
+            elif flight is not None and flight.dispatched and flight.effect == "once":
+                doubt = InDoubt(reason="drained", message="the worker was stopped while the call ran")
+                self._controller.record(settlement(ref, call.request, doubt))
+        self.flights.clear()
+
+
+def _id(item: Owed) -> EffectId | None:
+    return None if isinstance(item, EndTurn) else item.ref.id
+
+
+def _cut_short(flight: Flight | None, doubt: InDoubt | None) -> ToolOutput:
+    """How a call ended that was stopped: unknown if it may have taken effect, not run if it never left."""
+    if doubt is not None:
+        return doubt
+    if flight is None or not flight.dispatched:
+        return NotRun(reason="the turn was cancelled")
+    if flight.effect in ("once", "resumable"):
+        return InDoubt(reason="cancelled", message="the turn was cancelled while the call ran")
+    failure = Failure(
+        code="tool_cancelled", message="the turn was cancelled while the call ran", failure_class="cancelled"
+    )
+    return Failed(failure=failure)

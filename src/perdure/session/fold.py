@@ -1,0 +1,81 @@
+"""A session as a fold of its log: small, whatever the session's age.
+
+Law: fold(snapshot + tail) is fold(log), byte for byte. The state keeps no messages: history is the log itself, and
+the state only knows which part of it is open and from where a model is shown it. Admitted records only add to
+`cancels`, so their place among owned records cannot matter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from msgspec.structs import replace
+
+from perdure.codec import decode
+from perdure.ids import Seq, TurnId
+from perdure.vocab.records import (
+    CancelRequested,
+    InputAdmitted,
+    OutcomeArrivedLate,
+    Record,
+    Row,
+    SessionOpened,
+    TurnEnded,
+    TurnOpened,
+)
+from perdure.vocab.usage import Usage
+from perdure.vocab.wire import Value
+
+CODE = "session-1"
+"""The version of this fold. A snapshot written by another one is not trusted."""
+
+
+class SessionState(Value, frozen=True):
+    """What must be known of a session to go on with it.
+
+    `turn_seq` is where the records of the open (or next) turn begin, 0 if there are none yet. `cancels` are the
+    requests for turns that have not ended.
+    """
+
+    agent: str = ""
+    seq: Seq = Seq(0)
+    turns: int = 0
+    open_turn: TurnId | None = None
+    turn_seq: Seq = Seq(0)
+    view_seq: Seq = Seq(0)
+    view_turn: int = 0
+    cancels: tuple[CancelRequested, ...] = ()
+    usage: Usage = Usage()
+
+
+def fold(state: SessionState, seq: Seq, record: Record) -> SessionState:
+    """Fold one record, at its place in the log."""
+    match record:
+        case SessionOpened(agent=agent):
+            return replace(state, seq=seq, agent=agent)
+        case InputAdmitted() | OutcomeArrivedLate() if state.turn_seq == 0:
+            return replace(state, seq=seq, turn_seq=seq)
+        case TurnOpened(turn=turn, from_turn=view_turn, view_seq=view_seq):
+            opened = replace(state, seq=seq, turns=state.turns + 1, open_turn=turn)
+            return replace(opened, view_turn=view_turn, view_seq=view_seq)
+        case TurnEnded(turn=turn, usage=usage):
+            cancels = tuple(request for request in state.cancels if request.turn != turn)
+            ended = replace(state, seq=seq, open_turn=None, turn_seq=Seq(0), cancels=cancels)
+            return replace(ended, usage=state.usage + usage)
+        case CancelRequested():
+            return replace(state, seq=seq, cancels=(*state.cancels, record))
+        case _:
+            return replace(state, seq=seq)
+
+
+def cancel_of(state: SessionState, turn: TurnId) -> CancelRequested | None:
+    """The request to cancel this turn, if there is one."""
+    return next((request for request in state.cancels if request.turn == turn), None)
+
+
+def fold_all(snapshot: bytes | None, rows: Iterable[Row]) -> SessionState:
+    """The fold of a snapshot (if any) and the rows after it."""
+    state = decode(snapshot, SessionState) if snapshot else SessionState()
+    for row in rows:
+        state = fold(state, row.seq, row.record)
+    return state

@@ -1,0 +1,208 @@
+"""What a model is shown: a total function of the log.
+
+Law: whatever was interrupted, the view is valid for a provider. It begins with a user's message, every tool call is
+followed at once by exactly one result in the order of the calls, no message is empty, and no two user messages or two
+replies stand side by side.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from perdure.codec import Json, encode
+from perdure.vocab.effects import (
+    CompletedToolCall,
+    Done,
+    DurableStepOutcome,
+    Failed,
+    InDoubt,
+    LlmCallOutcome,
+    NotRun,
+    Success,
+    ToolCallOutcome,
+    ToolOutput,
+)
+from perdure.vocab.messages import Message, Part, Reply, Text, Thinking, ToolCall, ToolResult
+from perdure.vocab.records import (
+    EffectSettled,
+    EffectStarted,
+    InputAdmitted,
+    OutcomeArrivedLate,
+    Record,
+    TurnOpened,
+)
+from perdure.vocab.refs import EffectRef
+
+UNCERTAIN = "interrupted: the call was dispatched and its result is uncertain; do not retry it automatically"
+NOT_EXECUTED = "interrupted: the tool was not executed before recovery; it is safe to retry"
+OUTCOME_UNKNOWN = "outcome unknown: the call was dispatched, it may or may not have taken effect, and it was not re-run"
+
+
+@dataclass(frozen=True, slots=True)
+class TurnView:
+    """One turn as messages, and the notes that the next turn must begin with."""
+
+    messages: tuple[Message, ...]
+    carried: tuple[str, ...] = ()
+
+    @property
+    def size_bytes(self) -> int:
+        """Roughly what these messages weigh."""
+        return sum(len(encode(message)) for message in self.messages)
+
+
+@dataclass(slots=True)
+class _CallView:
+    call: ToolCall
+    started: bool = False
+    output: ToolOutput | None = None
+
+
+@dataclass(slots=True)
+class _Round:
+    """One reply and what became of its calls."""
+
+    reply: Reply
+    calls: list[_CallView] = field(default_factory=list[_CallView])
+
+
+@dataclass(slots=True)
+class _Reading:
+    said: list[Part] = field(default_factory=list[Part])
+    notes: list[str] = field(default_factory=list[str])
+    carried: list[str] = field(default_factory=list[str])
+    rounds: list[_Round] = field(default_factory=list[_Round])
+    opened: bool = False
+
+
+def turn_view(records: Iterable[Record]) -> TurnView:
+    """The messages of one turn, from any prefix of its records."""
+    reading = _Reading()
+    for record in records:
+        _read(reading, record)
+    user: tuple[Part, ...] = (*(Text(text=note) for note in reading.notes), *reading.said)
+    messages = [Message(role="user", parts=user)] if user else []
+    for turn_round in reading.rounds:
+        messages.extend(_round_messages(turn_round))
+    return TurnView(tuple(messages), tuple(reading.carried))
+
+
+def joined(views: Sequence[TurnView]) -> tuple[Message, ...]:
+    """Turns in order as one conversation."""
+    messages: list[Message] = []
+    carried: tuple[str, ...] = ()
+    for view in views:
+        turn = view.messages
+        if carried and turn:
+            turn = (_noted(turn[0], carried), *turn[1:])
+            carried = ()
+        carried = (*carried, *view.carried)
+        for message in turn:
+            _append(messages, message)
+    while messages and messages[0].role != "user":
+        messages.pop(0)
+    return tuple(messages)
+
+
+def _noted(first: Message, notes: tuple[str, ...]) -> Message:
+    return Message(role=first.role, parts=(*(Text(text=note) for note in notes), *first.parts))
+
+
+def _append(messages: list[Message], message: Message) -> None:
+    if messages and messages[-1].role == message.role:
+        messages[-1] = Message(role=message.role, parts=(*messages[-1].parts, *message.parts))
+    else:
+        messages.append(message)
+
+
+def _read(reading: _Reading, record: Record) -> None:
+    match record:
+        case InputAdmitted(parts=parts):
+            reading.said.extend(parts)
+        case TurnOpened():
+            reading.opened = True
+        case OutcomeArrivedLate():
+            _read_late(reading, record)
+        case EffectStarted(id=effect) | EffectSettled(id=effect):
+            _read_effect(reading, EffectRef.parse(effect), record)
+        case _:
+            pass
+
+
+def _read_effect(reading: _Reading, ref: EffectRef, record: EffectStarted | EffectSettled) -> None:
+    if ref.index is None:
+        match record:
+            case EffectSettled(outcome=LlmCallOutcome(reply=Reply() as reply)):
+                reading.rounds.append(_Round(reply, [_CallView(call) for call in reply.calls]))
+            case _:
+                pass
+        return
+    call = _find(reading, ref)
+    if call is None:
+        return
+    match record:
+        case EffectStarted() if not ref.tail:
+            call.started = True
+        case EffectSettled(outcome=ToolCallOutcome(launch=Done(result=CompletedToolCall(output=output)))):
+            call.output = output
+        case EffectSettled(outcome=DurableStepOutcome(value={"verdict": "happened", **rest})):
+            call.output = Success(value=rest.get("value"))
+        case EffectSettled(outcome=DurableStepOutcome(value={"verdict": "did_not_happen"})):
+            call.output, call.started = None, False
+        case _:
+            pass
+
+
+def _find(reading: _Reading, ref: EffectRef) -> _CallView | None:
+    if not reading.rounds or ref.index is None:
+        return None
+    calls = reading.rounds[-1].calls
+    return calls[ref.index] if ref.index < len(calls) else None
+
+
+def _read_late(reading: _Reading, late: OutcomeArrivedLate) -> None:
+    current = reading.rounds[-1].calls if reading.rounds else []
+    call = next((c for c in current if c.call.id == late.call), None)
+    if call is not None and (isinstance(call.output, InDoubt) if call.output else call.started):
+        call.output = late.output
+        return
+    note = f"[Late news about the call {late.tool}, whose outcome was unknown: {encode(told(late.output)[0]).decode()}]"
+    (reading.carried if reading.opened else reading.notes).append(note)
+
+
+def _round_messages(turn_round: _Round) -> list[Message]:
+    parts: tuple[Part, ...] = tuple(p for p in turn_round.reply.parts if not (isinstance(p, Text) and not p.text))
+    if not any(not isinstance(part, Thinking) for part in parts):
+        return []
+    messages = [Message(role="assistant", parts=parts)]
+    if turn_round.calls:
+        messages.append(Message(role="tool", parts=tuple(_result(call) for call in turn_round.calls)))
+    return messages
+
+
+def _result(view: _CallView) -> ToolResult:
+    output, is_error = told(view.output) if view.output else _repair(view.started)
+    call = view.call
+    return ToolResult(call=call.id, name=call.name, output=output, is_error=is_error, provider_id=call.provider_id)
+
+
+def _repair(started: bool) -> tuple[Json, bool]:
+    return {"error": UNCERTAIN if started else NOT_EXECUTED, "code": "interrupted"}, True
+
+
+def told(output: ToolOutput) -> tuple[Json, bool]:
+    """What a model is told of an output, and whether it is an error."""
+    match output:
+        case Success(value=value):
+            return value, False
+        case Failed(failure=failure):
+            return {"error": failure.message, "code": failure.code}, True
+        case InDoubt(reason=reason, message=message):
+            detail = f" ({message})" if message else ""
+            return {"error": f"{OUTCOME_UNKNOWN}{detail}", "code": "outcome_unknown", "reason": reason}, True
+        case NotRun(reason=reason):
+            return {
+                "error": f"cancelled: the call was not run{f' ({reason})' if reason else ''}",
+                "code": "cancelled",
+            }, True

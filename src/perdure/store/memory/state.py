@@ -1,0 +1,106 @@
+"""What a memory store holds, as plain mutable objects."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from perdure.commit.plan import Blob, Entry, Snapshot, StreamState
+from perdure.ids import BlobHash, Fence, InputId, PromiseId, Seq, StreamId, TurnId, WorkerId, stream_names
+from perdure.store.protocol import InboxRow
+from perdure.vocab.records import FORMAT, Row
+
+UNFENCED = Fence(0)
+
+
+@dataclass(slots=True)
+class Stored:
+    """A log row and the append that wrote it; (0, 0) for what was admitted."""
+
+    row: Row
+    fence: Fence
+    n: int
+
+
+@dataclass(slots=True)
+class Stream:
+    """One stream and everything it owns."""
+
+    id: StreamId
+    agent: str
+    created_at: int
+    updated_at: int
+    fence: Fence = UNFENCED
+    n: int = 0
+    owner: WorkerId | None = None
+    active: bool = False
+    format: int = FORMAT
+    log: list[Stored] = field(default_factory=list[Stored])
+    keys: dict[str, Row] = field(default_factory=dict[str, Row])
+    admissions: dict[str, tuple[str, TurnId, InputId]] = field(default_factory=dict[str, tuple[str, TurnId, InputId]])
+    inbox: dict[int, InboxRow] = field(default_factory=dict[int, InboxRow])
+    timers: dict[str, int] = field(default_factory=dict[str, int])
+    waits: set[PromiseId] = field(default_factory=set[PromiseId])
+    blobs: set[BlobHash] = field(default_factory=set[BlobHash])
+    snapshot: Snapshot | None = None
+
+    @property
+    def last_seq(self) -> Seq:
+        """Rows are dense, so their number is the last seq."""
+        return Seq(len(self.log))
+
+    @property
+    def state(self) -> StreamState:
+        """What a plan is judged by."""
+        return StreamState(self.owner, self.fence, self.n, self.last_seq, self.format)
+
+    @property
+    def names(self) -> tuple[str, str, str]:
+        """Tenant, kind and name."""
+        return stream_names(self.id)
+
+    def write(self, entry: Entry, *, fence: Fence = UNFENCED, n: int = 0) -> Row:
+        """Append one record."""
+        row = Row(
+            stream=self.id,
+            seq=Seq(self.last_seq + 1),
+            at=entry.at,
+            kind=entry.kind,
+            data=entry.data,
+            key=entry.key,
+            version=entry.version,
+        )
+        self.log.append(Stored(row, fence, n))
+        if entry.key is not None:
+            self.keys[entry.key] = row
+        self.format = max(self.format, entry.version)
+        return row
+
+    def written_by(self, fence: Fence, n: int) -> tuple[tuple[Row, ...], Seq]:
+        """The rows of one append, and the last row the same fence wrote before it."""
+        rows = tuple(s.row for s in self.log if (s.fence, s.n) == (fence, n))
+        before = [s.row.seq for s in self.log if s.fence == fence and s.n < n]
+        return rows, Seq(max(before, default=0))
+
+    def admitted_between(self, after: Seq, before: Seq) -> tuple[Row, ...]:
+        """Rows that were not written by an owner, both bounds exclusive."""
+        return tuple(s.row for s in self.log[after : before - 1] if s.fence == UNFENCED)
+
+
+@dataclass(slots=True)
+class Worker:
+    """A worker and its lease."""
+
+    id: WorkerId
+    pid: int
+    version: str
+    started_at: int
+    lease_until: int
+    dead: bool = False
+
+
+@dataclass(slots=True)
+class Counted:
+    """A blob and the streams that own a reference to it."""
+
+    blob: Blob
+    owners: set[StreamId] = field(default_factory=set[StreamId])

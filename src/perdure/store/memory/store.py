@@ -1,0 +1,486 @@
+"""`MemoryStore`: every law of the store protocol, in dicts. Nothing survives the process."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Iterable
+
+from perdure.clock import Clock
+from perdure.commit.plan import (
+    AlreadyApplied,
+    Apply,
+    Blob,
+    Entry,
+    Plan,
+    Receipt,
+    Refuse,
+    SetTimer,
+    check_budget,
+    inbox_gone,
+    judge,
+    key_taken,
+    recall,
+)
+from perdure.errors import Code, Error
+from perdure.ids import BlobHash, Fence, PromiseId, Seq, StreamId, Tenant, WorkerId
+from perdure.inbox.admit import (
+    Admission,
+    Admitted,
+    Conflict,
+    Delivery,
+    decide,
+    ids_of,
+    key_conflict,
+    opens,
+    stream_unknown,
+    wake,
+)
+from perdure.store.memory.state import UNFENCED, Counted, Stream, Worker
+from perdure.store.protocol import (
+    START,
+    Accepted,
+    AlreadyResolved,
+    Annotated,
+    Claim,
+    Counters,
+    Diagnosis,
+    Held,
+    InboxRow,
+    Loaded,
+    Resolved,
+    StreamInfo,
+    Unknown,
+    WorkerInfo,
+)
+from perdure.vocab.promises import PromiseState, Resolution
+from perdure.vocab.records import FORMAT, Row, SessionOpened
+
+
+class MemoryStore:
+    """Durable for as long as the object lives. Several runtimes of one process may share it, as several processes
+    share a file: each registers its own worker.
+    """
+
+    def __init__(self, clock: Clock, *, lease_ms: int = 10_000) -> None:
+        self.counters = Counters()
+        self._clock = clock
+        self._lease_ms = lease_ms
+        self._streams: dict[StreamId, Stream] = {}
+        self._graves: dict[StreamId, Fence] = {}
+        self._workers: dict[WorkerId, Worker] = {}
+        self._promises: dict[PromiseId, PromiseState] = {}
+        self._blobs: dict[BlobHash, Counted] = {}
+        self._inbox_ids = itertools.count(1)
+
+    async def open(self) -> None:
+        """Nothing to connect."""
+
+    async def close(self) -> None:
+        """Nothing to release: the data lives as long as the object."""
+
+    # --- workers and leases
+
+    async def register(self, worker: WorkerId, *, pid: int, version: str, now: int) -> None:
+        """Make a worker known and alive."""
+        self._workers[worker] = Worker(worker, pid, version, now, self._lease_end())
+        self._committed()
+
+    async def renew(self, worker: WorkerId) -> None:
+        """Extend a worker's lease."""
+        self._extend(worker)
+        self._committed()
+
+    def lease_live(self, worker: WorkerId) -> bool:
+        """Whether this worker's lease has certainly not lapsed."""
+        return not self._gone(worker)
+
+    async def retire(self, worker: WorkerId) -> None:
+        """The worker ends in order: what it held is free at once."""
+        self._workers.pop(worker, None)
+        for stream in self._streams.values():
+            if stream.owner == worker:
+                stream.owner = None
+        self._committed()
+
+    async def workers(self) -> tuple[WorkerInfo, ...]:
+        """All workers that are known."""
+        return tuple(
+            WorkerInfo(w.id, w.pid, w.version, w.started_at, w.lease_until, not self._gone(w.id))
+            for w in self._workers.values()
+        )
+
+    async def is_dead(self, worker: WorkerId) -> bool:
+        """Whether this worker was killed or has retired; a lapsed lease alone is not certainty."""
+        known = self._workers.get(worker)
+        return known is None or known.dead
+
+    def kill(self, worker: WorkerId) -> None:
+        """For tests: the worker's process ends without a word, and everybody can tell."""
+        if worker in self._workers:
+            self._workers[worker].dead = True
+
+    def _gone(self, worker: WorkerId | None) -> bool:
+        """Whether nobody alive is behind this name: killed, unknown, or its lease lapsed."""
+        known = self._workers.get(worker) if worker is not None else None
+        return known is None or known.dead or known.lease_until <= self._clock.monotonic_ms()
+
+    def _extend(self, worker: WorkerId) -> None:
+        known = self._workers.get(worker)
+        if known is not None and not known.dead:
+            known.lease_until = self._lease_end()
+
+    def _lease_end(self) -> int:
+        return self._clock.monotonic_ms() + self._lease_ms
+
+    def _committed(self) -> None:
+        self.counters.commits += 1
+
+    # --- append
+
+    def append(self, plan: Plan) -> asyncio.Future[Receipt]:
+        """Make a plan durable: all of it, or nothing. Done at the call; the future has already ended."""
+        future: asyncio.Future[Receipt] = asyncio.get_running_loop().create_future()
+        try:
+            future.set_result(self._append(plan))
+        except Error as refusal:
+            future.set_exception(refusal)
+            future.exception()  # nobody has to await an append: a refusal is not an "exception never retrieved"
+        return future
+
+    def _append(self, plan: Plan) -> Receipt:
+        check_budget(plan)
+        stream = self._streams.get(plan.stream)
+        judgement = judge(plan, stream.state if stream else None)
+        if isinstance(judgement, Refuse):
+            raise judgement.error
+        assert stream is not None  # judge refuses what does not exist
+        if isinstance(judgement, AlreadyApplied):
+            return self._receipt_again(plan, stream)
+        self._check(plan, stream)
+        return self._apply(plan, stream, judgement)
+
+    def _receipt_again(self, plan: Plan, stream: Stream) -> Receipt:
+        rows, before = stream.written_by(plan.fence, plan.n)
+        first, last = recall(plan, stream.state, rows, before)
+        return Receipt(
+            stream=plan.stream,
+            fence=plan.fence,
+            n=plan.n,
+            first_seq=first,
+            last_seq=last,
+            missed=stream.admitted_between(plan.known_seq, first),
+            resolved=self._resolved(plan.waits),
+            replayed=True,
+        )
+
+    def _check(self, plan: Plan, stream: Stream) -> None:
+        """Find every reason to refuse before anything changes: this store has no transaction to roll back."""
+        taken = {key: row.kind for key, row in stream.keys.items()}
+        for entry in plan.entries:
+            if entry.key is not None:
+                if entry.key in taken:
+                    raise key_taken(plan.stream, entry.key, taken[entry.key])
+                taken[entry.key] = entry.kind
+        for position, inbox_id in enumerate(plan.consume):
+            if inbox_id not in stream.inbox or inbox_id in plan.consume[:position]:
+                raise inbox_gone(plan, inbox_id)
+        self._check_deliveries(plan.deliveries)
+
+    def _check_deliveries(self, deliveries: Iterable[Delivery]) -> None:
+        agents: dict[StreamId, str | None] = {}
+        contents: dict[tuple[StreamId, str], str] = {}
+        for new in deliveries:
+            target = self._streams.get(new.stream)
+            agent = target.agent if target else agents.get(new.stream)
+            opens(agent, new)
+            agents[new.stream] = agent or new.agent
+            known = target.admissions.get(new.source_key) if target else None
+            if isinstance(decide(known, new), Conflict) or contents.get((new.stream, new.source_key), new.content) != (
+                new.content
+            ):
+                raise key_conflict(new)
+            contents[new.stream, new.source_key] = new.content
+
+    def _apply(self, plan: Plan, stream: Stream, judgement: Apply) -> Receipt:
+        resolved = self._resolved(plan.waits)
+        missed = stream.admitted_between(plan.known_seq, judgement.first_seq)
+        for entry in plan.entries:
+            stream.write(entry, fence=plan.fence, n=plan.n)
+        for inbox_id in plan.consume:
+            del stream.inbox[inbox_id]
+        for timer in plan.timers:
+            if isinstance(timer, SetTimer):
+                stream.timers.setdefault(timer.name, timer.due_at)
+            else:
+                stream.timers.pop(timer.name, None)
+        for blob in plan.blobs:
+            self._blobs.setdefault(blob.hash, Counted(blob)).owners.add(plan.stream)
+            stream.blobs.add(blob.hash)
+        if plan.snapshot is not None:
+            stream.snapshot = plan.snapshot
+        for new in plan.deliveries:
+            self._admit(new)
+        self._park(plan, stream, resolved)
+        self._extend(plan.worker)
+        self.counters.plans += 1
+        self._committed()
+        return Receipt(
+            stream=plan.stream,
+            fence=plan.fence,
+            n=plan.n,
+            first_seq=judgement.first_seq,
+            last_seq=stream.last_seq,
+            missed=missed,
+            resolved=resolved,
+        )
+
+    def _park(self, plan: Plan, stream: Stream, resolved: tuple[tuple[PromiseId, Resolution], ...]) -> None:
+        """A plan that meets an answer does not park: it keeps its stream, which stays active so that a crash now
+        cannot lose the answer.
+        """
+        stream.n = plan.n
+        stream.updated_at = self._clock.wall_ms()
+        stream.active = plan.active or bool(resolved)
+        if not resolved:
+            stream.waits.update(plan.waits)
+            if plan.lease == "release":
+                stream.owner = None
+
+    def _resolved(self, waits: Iterable[PromiseId]) -> tuple[tuple[PromiseId, Resolution], ...]:
+        states = (self._promises.get(wait) for wait in waits)
+        return tuple((s.id, s.resolution) for s in states if s is not None and s.resolution is not None)
+
+    # --- admission
+
+    async def admit(self, delivery: Delivery, *, claim_for: WorkerId | None = None) -> Admission:
+        """Put something into a stream's inbox, once; claim the stream too if it is free and idle."""
+        admission = self._admit(delivery)
+        if not isinstance(admission, Admitted):
+            return admission
+        self._committed()
+        stream = self._streams[delivery.stream]
+        if claim_for is None or stream.active or not self._gone(stream.owner) or stream.format > FORMAT:
+            return admission
+        return Admitted(admission.inbox_id, self._take(stream, claim_for).fence)
+
+    def _admit(self, new: Delivery) -> Admission:
+        stream = self._streams.get(new.stream)
+        if opens(stream.agent if stream else None, new):
+            stream = self._open_stream(new)
+        assert stream is not None  # opens() refuses what neither exists nor is opened
+        judged = decide(stream.admissions.get(new.source_key), new)
+        if judged is not None:
+            return judged
+        stream.admissions[new.source_key] = (new.content, *ids_of(new.item))
+        return Admitted(self._deliver(stream, new))
+
+    def _open_stream(self, new: Delivery) -> Stream:
+        now = self._clock.wall_ms()
+        stream = Stream(new.stream, new.agent or "", now, now, fence=self._graves.get(new.stream, UNFENCED))
+        stream.write(Entry.of(SessionOpened(agent=stream.agent), at=new.at))
+        self._streams[new.stream] = stream
+        return stream
+
+    def _deliver(self, stream: Stream, new: Delivery) -> int:
+        inbox_id = next(self._inbox_ids)
+        stream.inbox[inbox_id] = InboxRow(inbox_id, new.stream, new.source_key, new.item, new.at)
+        return inbox_id
+
+    async def annotate(self, stream: StreamId, entry: Entry) -> Annotated:
+        """Append an admitted record, unfenced; the first one under a key stands."""
+        found = self._existing(stream)
+        if entry.key is not None and entry.key in found.keys:
+            return Annotated(found.keys[entry.key], new=False)
+        found.updated_at = self._clock.wall_ms()
+        self._committed()
+        return Annotated(found.write(entry), new=True)
+
+    def _existing(self, stream: StreamId) -> Stream:
+        found = self._streams.get(stream)
+        if found is None:
+            raise stream_unknown(stream)
+        return found
+
+    # --- claims
+
+    async def claim(self, stream: StreamId, worker: WorkerId) -> Claim | Held | None:
+        """Take a stream that no live worker holds, or that this worker holds. Raises the fence."""
+        found = self._streams.get(stream)
+        if found is None:
+            return None
+        if found.owner is not None and found.owner != worker and not self._gone(found.owner):
+            return Held(found.owner)
+        if found.format > FORMAT:
+            raise Error(
+                Code.FORMAT_NEWER,
+                f"the stream has records of format {found.format}; this version reads up to {FORMAT}",
+                hint="let a newer worker drive it, or upgrade this one",
+                stream=stream,
+            )
+        self._committed()
+        return self._take(found, worker)
+
+    def _take(self, stream: Stream, worker: WorkerId) -> Claim:
+        previous, stream.owner = stream.owner, worker
+        stream.fence = Fence(stream.fence + 1)
+        stream.n = 0
+        self._extend(worker)
+        return Claim(stream.id, stream.fence, stream.last_seq, previous)
+
+    async def claimable(self, worker: WorkerId, *, limit: int, now: int) -> tuple[StreamId, ...]:
+        """Streams with work that this worker may drive, the longest waiting first."""
+        found = [s for s in self._streams.values() if self._has_work(s, now) and self._may_drive(s, worker)]
+        return tuple(s.id for s in found[:limit])
+
+    def _has_work(self, stream: Stream, now: int) -> bool:
+        due = any(due_at <= now for due_at in stream.timers.values())
+        return bool(stream.inbox) or due or stream.active
+
+    def _may_drive(self, stream: Stream, worker: WorkerId) -> bool:
+        free = self._gone(stream.owner) if stream.owner != worker else not stream.active
+        return free and stream.format <= FORMAT
+
+    # --- reads
+
+    async def next_due(self) -> int | None:
+        """The earliest timer of all streams."""
+        return min((due for s in self._streams.values() for due in s.timers.values()), default=None)
+
+    async def load(self, stream: StreamId, *, code: str) -> Loaded:
+        """What a new owner folds; a snapshot of another code version is passed over."""
+        found = self._streams.get(stream)
+        if found is None:
+            return Loaded(None, (), ())
+        snapshot = found.snapshot if found.snapshot and found.snapshot.code == code else None
+        tail = found.log[snapshot.seq if snapshot else 0 :]
+        return Loaded(snapshot, tuple(s.row for s in tail), tuple(found.inbox.values()))
+
+    async def inbox(self, stream: StreamId) -> tuple[InboxRow, ...]:
+        """What waits for a stream, oldest first."""
+        found = self._streams.get(stream)
+        return tuple(found.inbox.values()) if found else ()
+
+    async def read(
+        self, stream: StreamId, *, after: Seq = START, until: Seq | None = None, limit: int | None = None
+    ) -> tuple[Row, ...]:
+        """Log rows in order, `after` exclusive, `until` inclusive."""
+        found = self._streams.get(stream)
+        rows = found.log[after:until] if found else []
+        return tuple(s.row for s in rows[:limit])
+
+    async def find(self, stream: StreamId, key: str) -> Row | None:
+        """The row with this log key."""
+        found = self._streams.get(stream)
+        return found.keys.get(key) if found else None
+
+    async def stream(self, stream: StreamId) -> StreamInfo | None:
+        """One stream's row."""
+        found = self._streams.get(stream)
+        return self._info(found) if found else None
+
+    async def streams(
+        self, *, tenant: Tenant, kind: str, limit: int, before: tuple[int, StreamId] | None = None
+    ) -> tuple[StreamInfo, ...]:
+        """Streams, the most recently changed first."""
+        mine = [s for s in self._streams.values() if s.names[:2] == (tenant, kind)]
+        mine.sort(key=lambda s: (s.updated_at, s.id), reverse=True)
+        rest = [s for s in mine if before is None or (s.updated_at, s.id) < before]
+        return tuple(self._info(s) for s in rest[:limit])
+
+    def _info(self, s: Stream) -> StreamInfo:
+        tenant, kind, name = s.names
+        return StreamInfo(
+            stream=s.id,
+            tenant=Tenant(tenant),
+            kind=kind,
+            name=name,
+            agent=s.agent,
+            last_seq=s.last_seq,
+            fence=s.fence,
+            owner=s.owner,
+            owner_alive=s.owner is not None and not self._gone(s.owner),
+            active=s.active,
+            waiting_inputs=len(s.inbox),
+            created_at=s.created_at,
+            updated_at=s.updated_at,
+        )
+
+    # --- removal
+
+    async def drop_snapshot(self, stream: StreamId) -> None:
+        """Forget a snapshot; nothing else changes."""
+        if stream in self._streams:
+            self._streams[stream].snapshot = None
+            self._committed()
+
+    async def delete(self, stream: StreamId) -> bool:
+        """Remove a stream and everything it owns; whoever waits for one of its promises is woken to find it gone."""
+        found = self._streams.pop(stream, None)
+        if found is None:
+            return False
+        self._graves[stream] = found.fence
+        for blob in found.blobs:
+            self._blobs[blob].owners.discard(stream)
+            if not self._blobs[blob].owners:
+                del self._blobs[blob]
+        for promise in [p.id for p in self._promises.values() if p.stream == stream]:
+            del self._promises[promise]
+            self._wake(promise, self._clock.wall_ms())
+        self._committed()
+        return True
+
+    # --- promises
+
+    async def promise(self, promise: PromiseState) -> PromiseState:
+        """Create a promise if it does not exist; the stored one is returned."""
+        if promise.id not in self._promises:
+            self._existing(promise.stream)
+            self._promises[promise.id] = promise
+            self._committed()
+        return self._promises[promise.id]
+
+    async def resolve(self, promise: PromiseId, resolution: Resolution, *, now: int) -> Resolved:
+        """Answer a promise: the first answer stands, and every stream that waits for it is woken."""
+        known = self._promises.get(promise)
+        if known is None:
+            return Unknown()
+        if known.resolution is not None:
+            return AlreadyResolved(known.resolution)
+        self._promises[promise] = PromiseState(
+            id=known.id, stream=known.stream, resolution=resolution, deadline_at=known.deadline_at
+        )
+        self._wake(promise, now)
+        self._committed()
+        return Accepted()
+
+    def _wake(self, promise: PromiseId, now: int) -> None:
+        for stream in self._streams.values():
+            if promise in stream.waits:
+                stream.waits.discard(promise)
+                self._deliver(stream, wake(stream.id, promise, at=now))
+
+    async def peek(self, promise: PromiseId) -> PromiseState | None:
+        """A promise as it is now."""
+        return self._promises.get(promise)
+
+    # --- blobs, change, health
+
+    async def blob(self, hash: BlobHash) -> Blob:
+        """Stored bytes."""
+        known = self._blobs.get(hash)
+        if known is None:
+            raise Error(Code.BLOB_UNKNOWN, "there are no stored bytes of this name", blob=hash)
+        return known.blob
+
+    async def version(self) -> int:
+        """Changes with every commit: who shares the object cannot be told apart."""
+        return self.counters.commits
+
+    async def check(self) -> tuple[Diagnosis, ...]:
+        """Look the store over: only leases can be stuck here."""
+        stuck = [s.id for s in self._streams.values() if s.active and s.owner is not None and self._gone(s.owner)]
+        if stuck:
+            detail = f"{len(stuck)} unfinished streams belong to workers that are gone; any worker will take them"
+            return (Diagnosis("warn", "leases", detail),)
+        return (Diagnosis("ok", "leases", "no unfinished stream is without a live worker"),)

@@ -1,0 +1,288 @@
+"""What a store must do. Laws: `perdure.testing.laws`."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from dataclasses import dataclass, field
+from typing import Literal, Protocol, TypeAlias
+
+from perdure.commit.plan import Blob, Entry, Plan, Receipt, Snapshot
+from perdure.ids import BlobHash, Fence, PromiseId, Seq, StreamId, Tenant, WorkerId
+from perdure.inbox.admit import Admission, Delivery
+from perdure.inbox.items import Item
+from perdure.vocab.promises import PromiseState, Resolution
+from perdure.vocab.records import Row
+
+
+START = Seq(0)
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerInfo:
+    """A worker as others see it. `lease_until` is on the store's own lease clock."""
+
+    id: WorkerId
+    pid: int
+    version: str
+    started_at: int
+    lease_until: int = 0
+    alive: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """The stream is ours under this fence. `previous` is the worker that held it before, if any."""
+
+    stream: StreamId
+    fence: Fence
+    last_seq: Seq
+    previous: WorkerId | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """Another worker, alive, has it."""
+
+    by: WorkerId
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """What a cold claim reads: the snapshot (if this code may trust it), the rows after it, the waiting inbox."""
+
+    snapshot: Snapshot | None
+    rows: tuple[Row, ...]
+    inbox: tuple[InboxRow, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class InboxRow:
+    """An item that waits."""
+
+    id: int
+    stream: StreamId
+    source_key: str
+    item: Item
+    at: int
+
+
+@dataclass(frozen=True, slots=True)
+class StreamInfo:
+    """A stream in a list."""
+
+    stream: StreamId
+    tenant: Tenant
+    kind: str
+    name: str
+    agent: str
+    last_seq: Seq
+    fence: Fence
+    owner: WorkerId | None
+    owner_alive: bool
+    active: bool
+    waiting_inputs: int
+    created_at: int
+    updated_at: int
+
+
+@dataclass(frozen=True, slots=True)
+class Annotated:
+    """An admitted record: `row` is in the log under its key; `new` tells whether this call put it there."""
+
+    row: Row
+    new: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """This resolution is the one."""
+
+
+@dataclass(frozen=True, slots=True)
+class AlreadyResolved:
+    """Somebody was first; this is what they said."""
+
+    resolution: Resolution
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """No such promise, or it was revoked: the two look the same."""
+
+
+Resolved: TypeAlias = Accepted | AlreadyResolved | Unknown
+
+
+@dataclass(slots=True)
+class Counters:
+    """What a store did, for tests and benchmarks: commits are transactions made durable."""
+
+    commits: int = 0
+    statements: int = 0
+    plans: int = 0
+    extra: dict[str, int] = field(default_factory=dict[str, int])
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """One line of `doctor` and `db check`."""
+
+    status: Literal["ok", "warn", "fail"]
+    what: str
+    detail: str
+
+
+class Store(Protocol):
+    """Durable streams with leases, inboxes, promises, timers and blobs, in one transactional place."""
+
+    counters: Counters
+
+    async def open(self) -> None:
+        """Connect, check that the store is ours and not newer, migrate it forward."""
+        ...
+
+    async def close(self) -> None:
+        """Finish what was submitted, release connections and locks. Safe to call twice."""
+        ...
+
+    # --- workers and leases
+
+    async def register(self, worker: WorkerId, *, pid: int, version: str, now: int) -> None:
+        """Make a worker known and alive."""
+        ...
+
+    async def renew(self, worker: WorkerId) -> None:
+        """Extend a worker's lease: one statement, whatever it holds."""
+        ...
+
+    def lease_live(self, worker: WorkerId) -> bool:
+        """Whether this worker's lease has certainly not lapsed. Reads a local clock; never waits."""
+        ...
+
+    async def retire(self, worker: WorkerId) -> None:
+        """The worker ends in order: what it held is free at once."""
+        ...
+
+    async def workers(self) -> tuple[WorkerInfo, ...]:
+        """All workers that are known."""
+        ...
+
+    async def is_dead(self, worker: WorkerId) -> bool:
+        """Whether it is certain that this worker does nothing any more. A lapsed lease alone is not certainty."""
+        ...
+
+    # --- streams
+
+    def append(self, plan: Plan) -> Awaitable[Receipt]:
+        """Make a plan durable: all of it, or nothing.
+
+        Submitted in the order of the calls, at the call; awaiting waits for durability. Cancelling the awaiting
+        caller does not cancel the write. The same plan again returns the first receipt.
+
+        Raises (when awaited):
+            Error: `lease_lost` for a stale fence, `gate_closed` for a taken record key, `commit_conflict` for other
+                content under the same (stream, fence, n). Nothing was written.
+        """
+        ...
+
+    async def admit(self, delivery: Delivery, *, claim_for: WorkerId | None = None) -> Admission:
+        """Put something into a stream's inbox, once. With `claim_for`, also claim the stream if it is free and idle.
+
+        Raises:
+            Error: `session_unknown` if the stream does not exist and the delivery opens none;
+                `session_agent_conflict` if it belongs to another agent.
+        """
+        ...
+
+    async def annotate(self, stream: StreamId, entry: Entry) -> Annotated:
+        """Append an admitted record, by anyone, unfenced. `entry.key` decides: the first one stands."""
+        ...
+
+    async def claim(self, stream: StreamId, worker: WorkerId) -> Claim | Held | None:
+        """Take a stream that no live worker holds (or that this worker holds). Raises the fence. None: no such stream.
+
+        Raises:
+            Error: `format_newer` if the stream has records this version cannot read.
+        """
+        ...
+
+    async def claimable(self, worker: WorkerId, *, limit: int, now: int) -> tuple[StreamId, ...]:
+        """Streams with work that this worker may drive: nobody alive holds them, or it holds them itself, idle.
+
+        Work is an inbox row, a due timer, or a turn left unfinished (`active`) by a worker that is gone.
+        """
+        ...
+
+    async def next_due(self) -> int | None:
+        """The earliest timer of all streams."""
+        ...
+
+    async def load(self, stream: StreamId, *, code: str) -> Loaded:
+        """What a new owner folds. Snapshots written by another code version are passed over."""
+        ...
+
+    async def inbox(self, stream: StreamId) -> tuple[InboxRow, ...]:
+        """What waits for a stream, oldest first. Always all unconsumed rows, never rows after some id."""
+        ...
+
+    async def read(
+        self, stream: StreamId, *, after: Seq = START, until: Seq | None = None, limit: int | None = None
+    ) -> tuple[Row, ...]:
+        """Log rows in order, `after` exclusive, `until` inclusive."""
+        ...
+
+    async def find(self, stream: StreamId, key: str) -> Row | None:
+        """The row with this log key."""
+        ...
+
+    async def stream(self, stream: StreamId) -> StreamInfo | None:
+        """One stream's row."""
+        ...
+
+    async def streams(
+        self, *, tenant: Tenant, kind: str, limit: int, before: tuple[int, StreamId] | None = None
+    ) -> tuple[StreamInfo, ...]:
+        """Streams, the most recently changed first; `before` continues after the last row of the page before."""
+        ...
+
+    async def drop_snapshot(self, stream: StreamId) -> None:
+        """Forget a snapshot; nothing else changes."""
+        ...
+
+    async def delete(self, stream: StreamId) -> bool:
+        """Remove a stream and everything it owns, physically. A later stream of that name starts above its fence."""
+        ...
+
+    # --- promises
+
+    async def promise(self, promise: PromiseState) -> PromiseState:
+        """Create a promise if it does not exist; the stored one is returned."""
+        ...
+
+    async def resolve(self, promise: PromiseId, resolution: Resolution, *, now: int) -> Resolved:
+        """Answer a promise: the first answer stands, and every stream that waits for it is woken with it."""
+        ...
+
+    async def peek(self, promise: PromiseId) -> PromiseState | None:
+        """A promise as it is now."""
+        ...
+
+    # --- blobs
+
+    async def blob(self, hash: BlobHash) -> Blob:
+        """Stored bytes.
+
+        Raises:
+            Error: `blob_unknown`.
+        """
+        ...
+
+    # --- change and health
+
+    async def version(self) -> int:
+        """A number that changes whenever another process (or another user of this object) has committed."""
+        ...
+
+    async def check(self) -> tuple[Diagnosis, ...]:
+        """Look the store over: integrity, schema, stuck leases."""
+        ...

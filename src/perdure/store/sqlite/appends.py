@@ -1,0 +1,106 @@
+"""The owned append: one plan inside one transaction. Refusals are raised; the caller rolls back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from perdure.codec import decode
+from perdure.commit.plan import (
+    AlreadyApplied,
+    Plan,
+    Receipt,
+    Refuse,
+    SetTimer,
+    StreamState,
+    inbox_gone,
+    judge,
+    lease_lost,
+    recall,
+)
+from perdure.ids import PromiseId, Seq
+from perdure.inbox.admit import Conflict, key_conflict
+from perdure.store.sqlite.admissions import deliver
+from perdure.store.sqlite.claims import extend
+from perdure.store.sqlite.log import log_rows, write_log
+from perdure.store.sqlite.tx import Statements, Tx
+from perdure.vocab.promises import Resolution
+from perdure.vocab.records import Row
+
+Answers = tuple[tuple[PromiseId, Resolution], ...]
+
+
+def append(tx: Tx, plan: Plan) -> Receipt:
+    """Write a plan, or answer with the receipt it got the first time."""
+    found = tx.one("stream_state", (plan.stream,))
+    if found is None:
+        raise lease_lost(plan.stream)
+    stream, state = found[0], StreamState(*found[1:])
+    judgement = judge(plan, state)
+    if isinstance(judgement, Refuse):
+        raise judgement.error
+    if isinstance(judgement, AlreadyApplied):
+        return _receipt_again(tx, plan, stream, state)
+    first = judgement.first_seq
+    write_log(tx, (plan.stream, stream), first, plan.entries, by=(plan.fence, plan.n))
+    _side_effects(tx, plan, stream)
+    resolved = _answers(tx, plan.waits) if plan.waits else ()
+    last = Seq(first + len(plan.entries) - 1)
+    _move(tx, plan, stream, state, last, parked=not resolved)
+    extend(tx, plan.worker)
+    tx.once_durable.append(tx.count_plan)
+    missed = _missed(tx, plan, stream, first)
+    return Receipt(plan.stream, plan.fence, plan.n, first, last, missed, resolved)
+
+
+def _side_effects(tx: Tx, plan: Plan, stream: int) -> None:
+    for inbox_id in plan.consume:
+        if tx.run("inbox_consume", (inbox_id, stream)).rowcount != 1:
+            raise inbox_gone(plan, inbox_id)
+    for timer in plan.timers:
+        if isinstance(timer, SetTimer):
+            tx.run("timer_set", (stream, timer.name, timer.due_at))
+        else:
+            tx.run("timer_clear", (stream, timer.name))
+    for blob in plan.blobs:
+        known = tx.one("blob_find", (blob.hash,))
+        stored = known[0] if known else tx.run("blob_insert", (blob.hash, blob.media_type, blob.data)).lastrowid
+        tx.run("blob_refer", (stream, stored))
+    if plan.snapshot is not None:
+        tx.run("snapshot_put", (stream, plan.snapshot.seq, plan.snapshot.code, plan.snapshot.data))
+    for delivery in plan.deliveries:
+        if isinstance(deliver(tx, delivery), Conflict):
+            raise key_conflict(delivery)
+
+
+def _move(tx: Tx, plan: Plan, stream: int, state: StreamState, last: Seq, *, parked: bool) -> None:
+    """Update the stream's row, and wait.
+
+    A plan that meets an answer does not park: it keeps its stream, which stays active so that a crash now cannot
+    lose the answer.
+    """
+    if parked:
+        for wait in plan.waits:
+            tx.run("wait_insert", (wait, stream))
+    owner = None if parked and plan.lease == "release" else plan.worker
+    format = max([state.format, *(entry.version for entry in plan.entries)])
+    active = plan.active or not parked
+    tx.run("stream_advance", (last, plan.n, owner, active, format, tx.clock.wall_ms(), stream))
+
+
+def _receipt_again(tx: Tx, plan: Plan, stream: int, state: StreamState) -> Receipt:
+    rows = log_rows(plan.stream, tx.all("log_of_append", (stream, plan.fence, plan.n)))
+    (before,) = tx.one("log_before_append", (stream, plan.fence, plan.n))
+    first, last = recall(plan, state, rows, before)
+    missed = _missed(tx, plan, stream, first)
+    return Receipt(plan.stream, plan.fence, plan.n, first, last, missed, _answers(tx, plan.waits), replayed=True)
+
+
+def _missed(tx: Tx, plan: Plan, stream: int, first: Seq) -> tuple[Row, ...]:
+    if plan.known_seq + 1 >= first:
+        return ()
+    return log_rows(plan.stream, tx.all("log_admitted_between", (stream, plan.known_seq, first)))
+
+
+def _answers(tx: Statements, waits: Iterable[PromiseId]) -> Answers:
+    found = ((wait, tx.one("promise_read", (wait,))) for wait in waits)
+    return tuple((wait, decode(row[1], Resolution)) for wait, row in found if row is not None and row[1] is not None)

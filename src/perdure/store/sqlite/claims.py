@@ -1,0 +1,90 @@
+"""Workers and the streams they hold, inside one transaction."""
+
+from __future__ import annotations
+
+from perdure.errors import Code, Error
+from perdure.ids import Fence, StreamId, WorkerId
+from perdure.store.protocol import Claim, Held
+from perdure.store.sqlite.leases import WorkerRow
+from perdure.store.sqlite.tx import Statements, Tx
+from perdure.vocab.records import FORMAT
+
+
+def find_worker(tx: Statements, worker: WorkerId) -> WorkerRow | None:
+    """One worker's row."""
+    found = tx.one("worker_read", (worker,))
+    return WorkerRow(*found) if found else None
+
+
+def list_workers(tx: Statements) -> list[WorkerRow]:
+    """Every known worker, the oldest first."""
+    return [WorkerRow(*found) for found in tx.all("worker_list")]
+
+
+def register(tx: Tx, row: WorkerRow) -> None:
+    """Make a worker known, and forget the dead that left nothing behind."""
+    tx.run(
+        "worker_put", (row.id, row.pid, row.version, row.started_at, row.lease_until, row.boot, row.locked)
+    )  # fmt: skip
+    for other in list_workers(tx):
+        if other.id != row.id and tx.leases.is_dead(other) and tx.one("worker_owns", (other.id,)) is None:
+            tx.run("worker_remove", (other.id,))
+            tx.once_durable.append(lambda gone=other.id: tx.leases.locks.release(gone))
+    tx.once_durable.append(lambda: tx.leases.remember(row.id, row.lease_until))
+
+
+def renew(tx: Tx, worker: WorkerId) -> None:
+    """Extend a worker's lease, whatever it holds."""
+    if tx.leases.renewable(worker):
+        _write_lease(tx, worker, tx.leases.end())
+
+
+def extend(tx: Tx, worker: WorkerId) -> None:
+    """Let a lease ride on a write that happens anyway, if the last renewal is old enough to be worth it."""
+    end = tx.leases.due(worker)
+    if end is not None:
+        _write_lease(tx, worker, end)
+
+
+def _write_lease(tx: Tx, worker: WorkerId, end: int) -> None:
+    if tx.run("worker_renew", (end, tx.leases.boot, worker)).rowcount == 1:
+        tx.once_durable.append(lambda: tx.leases.remember(worker, end))
+
+
+def retire(tx: Tx, worker: WorkerId) -> None:
+    """Free what a worker holds, and forget it."""
+    tx.run("worker_free", (worker,))
+    tx.run("worker_remove", (worker,))
+
+
+def claim(tx: Tx, name: StreamId, worker: WorkerId) -> Claim | Held | None:
+    """Take a stream that no live worker holds, or that this worker holds."""
+    found = tx.one("stream_ownership", (name,))
+    if found is None:
+        return None
+    stream, owner, fence, last_seq, format, _active = found
+    if owner is not None and owner != worker and not tx.leases.is_gone(find_worker(tx, owner)):
+        return Held(owner)
+    if format > FORMAT:
+        raise Error(
+            Code.FORMAT_NEWER,
+            f"the stream has records of format {format}; this version reads up to {FORMAT}",
+            hint="let a newer worker drive it, or upgrade this one",
+            stream=name,
+        )
+    _take(tx, stream, worker)
+    return Claim(name, Fence(fence + 1), last_seq, owner)
+
+
+def claim_idle(tx: Tx, name: StreamId, worker: WorkerId) -> Fence | None:
+    """Take a stream on which nothing runs and which nobody alive holds, not even this worker."""
+    stream, owner, fence, _last_seq, format, active = tx.one("stream_ownership", (name,))
+    if active or format > FORMAT or (owner is not None and not tx.leases.is_gone(find_worker(tx, owner))):
+        return None
+    _take(tx, stream, worker)
+    return Fence(fence + 1)
+
+
+def _take(tx: Tx, stream: int, worker: WorkerId) -> None:
+    tx.run("stream_claim", (worker, stream))
+    extend(tx, worker)

@@ -1,0 +1,80 @@
+"""What goes wrong in a file database, as Perdure's own errors: what, because, and what to do."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from pathlib import Path
+
+from perdure.errors import Code, Error
+
+LOCKED_AFTER_S = 30.0
+
+
+def primary(problem: sqlite3.Error) -> int:
+    """The primary result code; 0 if the driver gave none (its own misuse errors)."""
+    return getattr(problem, "sqlite_errorcode", 0) & 0xFF
+
+
+def is_busy(problem: sqlite3.Error) -> bool:
+    """Whether another connection stood in the way, so that trying again helps."""
+    return primary(problem) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+
+
+def is_io(problem: sqlite3.Error) -> bool:
+    """Whether the disk failed under us: what this connection believes cannot be trusted any more."""
+    return primary(problem) == sqlite3.SQLITE_IOERR
+
+
+def failure(problem: sqlite3.Error, path: Path) -> Error:
+    """The public error for a driver error."""
+    code = primary(problem)
+    read_only = code in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM) or (
+        code == sqlite3.SQLITE_CANTOPEN and path.parent.exists() and not os.access(path.parent, os.W_OK)
+    )
+    if read_only:
+        return _error(Code.STORE_READ_ONLY, path, problem, "the store cannot be written", _WRITABLE)
+    if code in _TABLE:
+        return _error(_TABLE[code][0], path, problem, _TABLE[code][1], _TABLE[code][2])
+    return _error(Code.STORE_FAILED, path, problem, "the store failed", "")
+
+
+def _error(code: Code, path: Path, problem: sqlite3.Error, what: str, hint: str) -> Error:
+    name = getattr(problem, "sqlite_errorname", type(problem).__name__)
+    return Error(code, what, because=str(problem), hint=hint, path=str(path), reason=name)
+
+
+_WRITABLE = "make the file and its folder writable for this user: the write-ahead log is created beside the file"
+_TABLE = {
+    sqlite3.SQLITE_FULL: (
+        Code.STORE_FULL,
+        "there is no room left for the store; nothing was written",
+        "free some disk space: the store goes on by itself",
+    ),
+    sqlite3.SQLITE_BUSY: (
+        Code.STORE_LOCKED,
+        f"another process has kept the store locked for {LOCKED_AFTER_S:.0f} seconds; nothing was written",
+        "look for a process that holds a long transaction on this file, such as a database browser",
+    ),
+    sqlite3.SQLITE_LOCKED: (
+        Code.STORE_LOCKED,
+        "the store is locked; nothing was written",
+        "look for a process that holds a long transaction on this file, such as a database browser",
+    ),
+    sqlite3.SQLITE_CORRUPT: (Code.STORE_CORRUPT, "the store file is damaged", "restore it from a backup"),
+    sqlite3.SQLITE_NOTADB: (
+        Code.STORE_CORRUPT,
+        "the store file is not a database",
+        "check the path; if it was a store once, restore it from a backup",
+    ),
+    sqlite3.SQLITE_IOERR: (
+        Code.STORE_UNAVAILABLE,
+        "the disk under the store failed; whether the last appends are durable is not known",
+        "append the same plans again: receipts tell which were written",
+    ),
+    sqlite3.SQLITE_CANTOPEN: (
+        Code.STORE_UNAVAILABLE,
+        "the store file cannot be opened",
+        "check the path and its permissions",
+    ),
+}

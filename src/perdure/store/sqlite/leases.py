@@ -1,0 +1,89 @@
+"""Leases: what this process remembers of its own workers, and what it concludes about those of others."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from perdure.clock import Clock
+from perdure.ids import WorkerId
+from perdure.store.protocol import WorkerInfo
+from perdure.store.sqlite.locks import WorkerLocks
+
+RENEWAL_PAUSE_MS = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerRow:
+    """A row of `workers`."""
+
+    id: WorkerId
+    pid: int
+    version: str
+    started_at: int
+    lease_until: int
+    boot: str
+    locked: int
+
+
+class Leases:
+    """Leases run on the monotonic clock of one boot, so that setting the wall clock expires nothing."""
+
+    def __init__(self, clock: Clock, lease_ms: int, boot: str, locks: WorkerLocks) -> None:
+        self.boot = boot
+        self.locks = locks
+        self._clock = clock
+        self._lease_ms = lease_ms
+        self._until: dict[WorkerId, int] = {}
+        self._abandoned: set[WorkerId] = set()
+
+    def end(self) -> int:
+        """When a lease that is written now lapses."""
+        return self._clock.monotonic_ms() + self._lease_ms
+
+    def remember(self, worker: WorkerId, until: int) -> None:
+        """A lease became durable."""
+        self._until[worker] = until
+
+    def adopt(self, worker: WorkerId) -> None:
+        """The worker is (again) ours."""
+        self._abandoned.discard(worker)
+
+    def forget(self, worker: WorkerId) -> None:
+        """The worker has retired."""
+        self._until.pop(worker, None)
+
+    def abandon(self, worker: WorkerId) -> None:
+        """The worker shall look dead from now on."""
+        self._abandoned.add(worker)
+        self._until.pop(worker, None)
+        self.locks.drop(worker)
+
+    def renewable(self, worker: WorkerId) -> bool:
+        """Whether this worker's lease may be extended at all."""
+        return worker not in self._abandoned
+
+    def due(self, worker: WorkerId) -> int | None:
+        """The new end of a lease if it is worth a write: the last renewal is more than a second old."""
+        until, end = self._until.get(worker), self.end()
+        if worker in self._abandoned or (until is not None and end - until <= RENEWAL_PAUSE_MS):
+            return None
+        return end
+
+    def live(self, worker: WorkerId) -> bool:
+        """Whether the last lease that became durable has certainly not lapsed."""
+        until = self._until.get(worker)
+        return until is not None and self._clock.monotonic_ms() < until
+
+    def is_dead(self, row: WorkerRow | None) -> bool:
+        """Whether it is certain that this worker does nothing any more."""
+        if row is None or row.boot != self.boot:
+            return True
+        return bool(row.locked) and self.locks.is_free(row.id)
+
+    def is_gone(self, row: WorkerRow | None) -> bool:
+        """Whether its streams may be taken: dead, or its lease lapsed."""
+        return row is None or row.lease_until <= self._clock.monotonic_ms() or self.is_dead(row)
+
+    def info(self, row: WorkerRow) -> WorkerInfo:
+        """A worker as others see it."""
+        return WorkerInfo(row.id, row.pid, row.version, row.started_at, row.lease_until, not self.is_gone(row))

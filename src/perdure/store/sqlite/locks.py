@@ -1,0 +1,115 @@
+"""Who is alive: one OS lock per worker, on a file of its own beside the database.
+
+Law: the kernel frees a lock when its process ends, however it ends. A lock that can be taken therefore means dead
+*now*; a lock that is held means nothing is certain, and only the lease says whether to wait any longer.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+import uuid
+from contextlib import suppress
+from pathlib import Path
+from urllib.parse import quote
+
+from perdure.errors import Code, Error
+from perdure.ids import WorkerId
+
+try:
+    import fcntl
+except ImportError:  # a platform without flock: leases alone decide there
+    fcntl = None
+
+_MAX_NAME = 200
+_PATIENCE_S = 0.5
+
+
+def boot_id() -> str:
+    """Names this boot of this machine: monotonic readings of one boot mean nothing in another."""
+    with suppress(OSError):
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    booted_s = time.time() - time.monotonic()
+    return f"{uuid.getnode():x}-{round(booted_s / 60)}"  # a minute's rounding absorbs the drift of the two clocks
+
+
+class WorkerLocks:
+    """The lock files of one database."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._held: dict[WorkerId, int] = {}
+
+    def hold(self, worker: WorkerId) -> bool:
+        """Take this worker's lock for as long as the process lives. False where the platform has none."""
+        if fcntl is None:
+            return False
+        if worker in self._held:
+            return True
+        give_up = time.monotonic() + _PATIENCE_S
+        while (descriptor := self._try_hold(self._path(worker))) is None:
+            if time.monotonic() > give_up:
+                raise Error(Code.STORE_FAILED, f"a worker called {worker} is alive elsewhere", worker=worker)
+            time.sleep(0.001)
+        self._held[worker] = descriptor
+        return True
+
+    def _try_hold(self, path: Path) -> int | None:
+        assert fcntl is not None
+        try:
+            self._directory.mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        except FileNotFoundError:  # the last worker of another process just removed the folder
+            return None
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:  # somebody asks `is_free` at this moment
+            os.close(descriptor)
+            return None
+        return descriptor
+
+    def holds(self, worker: WorkerId) -> bool:
+        """Whether the lock is ours."""
+        return worker in self._held
+
+    def is_free(self, worker: WorkerId) -> bool:
+        """Whether this worker's process is certainly gone. A missing file proves nothing."""
+        if fcntl is None or worker in self._held:
+            return False
+        try:
+            descriptor = os.open(self._path(worker), os.O_RDONLY)
+        except OSError:
+            return False
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)  # shared: two who ask do not mislead each other
+        except OSError:
+            return False
+        finally:
+            os.close(descriptor)
+        return True
+
+    def release(self, worker: WorkerId) -> None:
+        """Give the lock back and remove its file."""
+        with suppress(FileNotFoundError):
+            self._path(worker).unlink()
+        self.drop(worker)
+        with suppress(OSError):  # the last one puts out the light
+            self._directory.rmdir()
+
+    def drop(self, worker: WorkerId) -> None:
+        """Let go of the lock and leave its file, as a dying process does."""
+        descriptor = self._held.pop(worker, None)
+        if descriptor is not None:
+            os.close(descriptor)
+
+    def drop_all(self) -> None:
+        """Let go of every lock. In a forked child this closes the copies only: the parent keeps its locks."""
+        for worker in list(self._held):
+            self.drop(worker)
+
+    def _path(self, worker: WorkerId) -> Path:
+        name = quote(worker, safe="")
+        if len(name) > _MAX_NAME or name.startswith("."):
+            name = hashlib.sha256(worker.encode()).hexdigest()
+        return self._directory / f"{name}.lock"

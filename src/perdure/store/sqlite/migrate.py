@@ -1,0 +1,126 @@
+"""Opening a database file: is it ours, is it not newer, bring it forward. Nothing is changed before both are known."""
+
+from __future__ import annotations
+
+import random
+import sqlite3
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Literal, TypeVar
+
+from perdure.errors import Code, Error
+from perdure.store.sqlite.failures import LOCKED_AFTER_S, failure, is_busy
+from perdure.store.sqlite.schema import APPLICATION_ID, SCHEMA_VERSION, migrations, statements
+
+Synchronous = Literal["FULL", "NORMAL"]
+T = TypeVar("T")
+
+
+def patiently(action: Callable[[], T], path: Path, *, limit_s: float = LOCKED_AFTER_S) -> T:
+    """Repeat an action while another connection stands in the way.
+
+    The driver's own waiting grows to 100 ms a try; short random sleeps give a crowd of writers equal chances.
+
+    Raises:
+        Error: `store_locked` after `limit_s`.
+    """
+    give_up = time.monotonic() + limit_s
+    while True:
+        try:
+            return action()
+        except sqlite3.OperationalError as problem:
+            if not is_busy(problem):
+                raise
+            if time.monotonic() > give_up:
+                raise failure(problem, path) from problem
+        time.sleep(random.uniform(0.0002, 0.002))
+
+
+def connect(path: Path, *, synchronous: Synchronous = "FULL", read_only: bool = False) -> sqlite3.Connection:
+    """A connection with our settings. Waiting for locks is ours too, so the driver's is off for writers."""
+    wait_s = LOCKED_AFTER_S if read_only else 0
+    connection = sqlite3.connect(
+        path, timeout=wait_s, isolation_level=None, check_same_thread=False, cached_statements=256
+    )
+    try:
+        for pragma in _pragmas(synchronous, read_only):
+            connection.execute(f"PRAGMA {pragma}")
+    except sqlite3.Error:
+        connection.close()
+        raise
+    return connection
+
+
+def _pragmas(synchronous: Synchronous, read_only: bool) -> list[str]:
+    if read_only:
+        return ["query_only = 1"]
+    pragmas = [f"synchronous = {synchronous}", "foreign_keys = 1", "secure_delete = FAST", "wal_autocheckpoint = 0"]
+    if sys.platform == "darwin":  # where a plain fsync does not reach the platter
+        pragmas += ["fullfsync = 1", "checkpoint_fullfsync = 1"]
+    return pragmas
+
+
+def prepare(path: Path, connection: sqlite3.Connection) -> None:
+    """Check that a file is a store of ours (or empty), put it in WAL mode and migrate it forward."""
+    version = patiently(lambda: _version(path, connection), path)
+    if version > SCHEMA_VERSION:
+        raise _newer(path, version)
+    mode = patiently(lambda: connection.execute("PRAGMA journal_mode = WAL").fetchone()[0], path)
+    if mode != "wal":
+        raise Error(
+            Code.STORE_UNAVAILABLE,
+            "the store cannot keep a write-ahead log here",
+            because=f"the file system allows only journal mode {mode}",
+            hint="put the file on a local disk",
+            path=str(path),
+        )
+    patiently(lambda: connection.execute("BEGIN IMMEDIATE"), path)  # also proves that we may write
+    try:
+        _migrate(path, connection)
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
+
+
+def _migrate(path: Path, connection: sqlite3.Connection) -> None:
+    version = _version(path, connection)  # again, under the lock: another process may have been here
+    if version > SCHEMA_VERSION:
+        raise _newer(path, version)
+    if version == SCHEMA_VERSION:
+        return
+    for script in migrations()[version:]:
+        for statement in statements(script):
+            connection.execute(statement)
+    connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+    connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+
+
+def _version(path: Path, connection: sqlite3.Connection) -> int:
+    (application,) = connection.execute("PRAGMA application_id").fetchone()
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    if application == APPLICATION_ID:
+        return int(version)
+    (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+    if application or version or tables:
+        raise Error(
+            Code.STORE_NOT_OURS,
+            "the file is a database of another application; it was not touched",
+            because=f"its application id is {application:#x} and it has {tables} tables and indexes",
+            hint="choose another path for the store",
+            path=str(path),
+        )
+    return 0
+
+
+def _newer(path: Path, version: int) -> Error:
+    return Error(
+        Code.STORE_NEWER,
+        f"the store has schema version {version}; this version of perdure knows up to {SCHEMA_VERSION}",
+        because="a later version of perdure has opened it",
+        hint="upgrade perdure",
+        path=str(path),
+    )

@@ -1,0 +1,115 @@
+-- 0001 init: streams and what belongs to them. Everything but `workers` and `graves` goes when its stream goes.
+
+CREATE TABLE streams (
+    id INTEGER PRIMARY KEY,
+    stream TEXT NOT NULL UNIQUE,
+    tenant TEXT NOT NULL,
+    kind TEXT NOT NULL,
+    name TEXT NOT NULL,
+    agent TEXT NOT NULL,
+    format INTEGER NOT NULL,
+    last_seq INTEGER NOT NULL,
+    fence INTEGER NOT NULL,
+    n INTEGER NOT NULL,
+    owner TEXT,
+    active INTEGER NOT NULL,
+    created_at INTEGER NOT NULL,
+    updated_at INTEGER NOT NULL
+);
+CREATE INDEX streams_active ON streams (active) WHERE active = 1;
+
+-- fence and n name the append that wrote a row; they are null for what was admitted by somebody else.
+CREATE TABLE log (
+    stream INTEGER NOT NULL REFERENCES streams (id) ON DELETE CASCADE,
+    seq INTEGER NOT NULL,
+    at INTEGER NOT NULL,
+    kind TEXT NOT NULL,
+    version INTEGER NOT NULL,
+    key TEXT,
+    fence INTEGER,
+    n INTEGER,
+    data BLOB NOT NULL,
+    PRIMARY KEY (stream, seq)
+) WITHOUT ROWID;
+CREATE UNIQUE INDEX log_key ON log (stream, key) WHERE key IS NOT NULL;
+
+CREATE TABLE admissions (
+    stream INTEGER NOT NULL REFERENCES streams (id) ON DELETE CASCADE,
+    source_key TEXT NOT NULL,
+    content TEXT NOT NULL,
+    turn TEXT NOT NULL,
+    input TEXT NOT NULL,
+    PRIMARY KEY (stream, source_key)
+) WITHOUT ROWID;
+
+-- AUTOINCREMENT: an id that was consumed never comes back as another item.
+CREATE TABLE inbox (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    stream INTEGER NOT NULL REFERENCES streams (id) ON DELETE CASCADE,
+    source_key TEXT NOT NULL,
+    at INTEGER NOT NULL,
+    data BLOB NOT NULL
+);
+CREATE INDEX inbox_stream ON inbox (stream);
+
+CREATE TABLE promises (
+    id TEXT PRIMARY KEY,
+    stream INTEGER NOT NULL REFERENCES streams (id) ON DELETE CASCADE,
+    resolution BLOB,
+    deadline_at INTEGER
+) WITHOUT ROWID;
+CREATE INDEX promises_stream ON promises (stream);
+
+-- Not bound to `promises`: a stream may wait for a promise whose owner is deleted meanwhile, and is woken then.
+CREATE TABLE waits (
+    promise TEXT NOT NULL,
+    stream INTEGER NOT NULL REFERENCES streams (id) ON DELETE CASCADE,
+    PRIMARY KEY (promise, stream)
+) WITHOUT ROWID;
+CREATE INDEX waits_stream ON waits (stream);
+
+CREATE TABLE timers (
+    stream INTEGER NOT NULL REFERENCES streams (id) ON DELETE CASCADE,
+    name TEXT NOT NULL,
+    due_at INTEGER NOT NULL,
+    PRIMARY KEY (stream, name)
+) WITHOUT ROWID;
+CREATE INDEX timers_due ON timers (due_at);
+
+CREATE TABLE blobs (
+    id INTEGER PRIMARY KEY,
+    hash TEXT NOT NULL UNIQUE,
+    media_type TEXT NOT NULL,
+    data BLOB NOT NULL
+);
+
+CREATE TABLE blob_refs (
+    stream INTEGER NOT NULL REFERENCES streams (id) ON DELETE CASCADE,
+    blob INTEGER NOT NULL REFERENCES blobs (id),
+    PRIMARY KEY (stream, blob)
+) WITHOUT ROWID;
+CREATE INDEX blob_refs_blob ON blob_refs (blob);
+
+CREATE TABLE snapshots (
+    stream INTEGER PRIMARY KEY REFERENCES streams (id) ON DELETE CASCADE,
+    seq INTEGER NOT NULL,
+    code TEXT NOT NULL,
+    data BLOB NOT NULL
+);
+
+-- lease_until counts milliseconds of the boot named beside it. locked: the worker holds an OS lock on its own file.
+CREATE TABLE workers (
+    id TEXT PRIMARY KEY,
+    pid INTEGER NOT NULL,
+    version TEXT NOT NULL,
+    started_at INTEGER NOT NULL,
+    lease_until INTEGER NOT NULL,
+    boot TEXT NOT NULL,
+    locked INTEGER NOT NULL
+) WITHOUT ROWID;
+
+-- The fence a deleted stream had: one that takes its name starts above it.
+CREATE TABLE graves (
+    stream TEXT PRIMARY KEY,
+    fence INTEGER NOT NULL
+) WITHOUT ROWID;

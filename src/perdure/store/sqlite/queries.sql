@@ -1,0 +1,179 @@
+-- Every statement of the store. `-- name: x` begins a query; the hot ones are first.
+
+-- name: stream_state
+SELECT id, owner, fence, n, last_seq, format FROM streams WHERE stream = ?
+
+-- name: log_insert
+INSERT INTO log (stream, seq, at, kind, version, key, fence, n, data) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
+
+-- name: stream_advance
+UPDATE streams SET last_seq = ?, n = ?, owner = ?, active = ?, format = ?, updated_at = ? WHERE id = ?
+
+-- name: inbox_consume
+DELETE FROM inbox WHERE id = ? AND stream = ?
+
+-- name: log_admitted_between
+SELECT seq, at, kind, data, key, version FROM log
+WHERE stream = ? AND seq > ? AND seq < ? AND fence IS NULL ORDER BY seq
+
+-- name: log_of_append
+SELECT seq, at, kind, data, key, version FROM log WHERE stream = ? AND fence = ? AND n = ? ORDER BY seq
+
+-- name: log_before_append
+SELECT coalesce(max(seq), 0) FROM log WHERE stream = ? AND fence = ? AND n < ?
+
+-- name: log_find
+SELECT l.seq, l.at, l.kind, l.data, l.key, l.version
+FROM streams AS s JOIN log AS l ON l.stream = s.id AND l.key = ? WHERE s.stream = ?
+
+-- name: log_read
+SELECT l.seq, l.at, l.kind, l.data, l.key, l.version
+FROM streams AS s JOIN log AS l ON l.stream = s.id
+WHERE s.stream = ? AND l.seq > ? AND l.seq <= ? ORDER BY l.seq LIMIT ?
+
+-- name: timer_set
+INSERT INTO timers (stream, name, due_at) VALUES (?, ?, ?) ON CONFLICT DO NOTHING
+
+-- name: timer_clear
+DELETE FROM timers WHERE stream = ? AND name = ?
+
+-- name: timer_next
+SELECT min(due_at) FROM timers
+
+-- name: blob_find
+SELECT id FROM blobs WHERE hash = ?
+
+-- name: blob_insert
+INSERT INTO blobs (hash, media_type, data) VALUES (?, ?, ?)
+
+-- name: blob_refer
+INSERT INTO blob_refs (stream, blob) VALUES (?, ?) ON CONFLICT DO NOTHING
+
+-- name: blob_read
+SELECT media_type, data FROM blobs WHERE hash = ?
+
+-- name: blob_owned
+SELECT blob FROM blob_refs WHERE stream = ?
+
+-- name: blob_collect
+DELETE FROM blobs WHERE id = ? AND NOT EXISTS (SELECT 1 FROM blob_refs WHERE blob = blobs.id)
+
+-- name: snapshot_put
+INSERT INTO snapshots (stream, seq, code, data) VALUES (?, ?, ?, ?)
+ON CONFLICT DO UPDATE SET seq = excluded.seq, code = excluded.code, data = excluded.data
+
+-- name: snapshot_read
+SELECT p.seq, p.code, p.data FROM streams AS s JOIN snapshots AS p ON p.stream = s.id
+WHERE s.stream = ? AND p.code = ?
+
+-- name: snapshot_drop
+DELETE FROM snapshots WHERE stream = (SELECT id FROM streams WHERE stream = ?)
+
+-- name: stream_open
+INSERT INTO streams (stream, tenant, kind, name, agent, format, last_seq, fence, n, owner, active, created_at, updated_at)
+VALUES (:stream, :tenant, :kind, :name, :agent, :format, 0,
+        coalesce((SELECT fence FROM graves WHERE stream = :stream), 0), 0, NULL, 0, :now, :now)
+
+-- name: stream_target
+SELECT id, agent FROM streams WHERE stream = ?
+
+-- name: stream_annotated
+UPDATE streams SET last_seq = ?, format = ?, updated_at = ? WHERE id = ?
+
+-- name: stream_ownership
+SELECT id, owner, fence, last_seq, format, active FROM streams WHERE stream = ?
+
+-- name: stream_claim
+UPDATE streams SET owner = ?, fence = fence + 1, n = 0 WHERE id = ?
+
+-- name: stream_delete
+DELETE FROM streams WHERE id = ?
+
+-- name: grave_dig
+INSERT INTO graves (stream, fence) VALUES (?, ?) ON CONFLICT DO UPDATE SET fence = excluded.fence
+
+-- name: admission_find
+SELECT content, turn, input FROM admissions WHERE stream = ? AND source_key = ?
+
+-- name: admission_insert
+INSERT INTO admissions (stream, source_key, content, turn, input) VALUES (?, ?, ?, ?, ?)
+
+-- name: inbox_insert
+INSERT INTO inbox (stream, source_key, at, data) VALUES (?, ?, ?, ?)
+
+-- name: inbox_read
+SELECT i.id, i.source_key, i.data, i.at FROM streams AS s JOIN inbox AS i ON i.stream = s.id
+WHERE s.stream = ? ORDER BY i.id
+
+-- name: promise_insert
+INSERT INTO promises (id, stream, resolution, deadline_at) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING
+
+-- name: promise_read
+SELECT s.stream, p.resolution, p.deadline_at FROM promises AS p JOIN streams AS s ON s.id = p.stream WHERE p.id = ?
+
+-- name: promise_resolve
+UPDATE promises SET resolution = ? WHERE id = ? AND resolution IS NULL
+
+-- name: promise_owned
+SELECT id FROM promises WHERE stream = ?
+
+-- name: wait_insert
+INSERT INTO waits (promise, stream) VALUES (?, ?) ON CONFLICT DO NOTHING
+
+-- name: wait_streams
+SELECT s.id, s.stream FROM waits AS w JOIN streams AS s ON s.id = w.stream WHERE w.promise = ? ORDER BY s.id
+
+-- name: wait_end
+DELETE FROM waits WHERE promise = ?
+
+-- name: worker_put
+INSERT INTO workers (id, pid, version, started_at, lease_until, boot, locked) VALUES (?, ?, ?, ?, ?, ?, ?)
+ON CONFLICT DO UPDATE SET pid = excluded.pid, version = excluded.version, started_at = excluded.started_at,
+    lease_until = excluded.lease_until, boot = excluded.boot, locked = excluded.locked
+
+-- name: worker_renew
+UPDATE workers SET lease_until = ?, boot = ? WHERE id = ?
+
+-- name: worker_read
+SELECT id, pid, version, started_at, lease_until, boot, locked FROM workers WHERE id = ?
+
+-- name: worker_list
+SELECT id, pid, version, started_at, lease_until, boot, locked FROM workers ORDER BY started_at, id
+
+-- name: worker_free
+UPDATE streams SET owner = NULL WHERE owner = ?
+
+-- name: worker_remove
+DELETE FROM workers WHERE id = ?
+
+-- name: worker_owns
+SELECT 1 FROM streams WHERE owner = ? LIMIT 1
+
+-- name: claimable
+WITH work (id) AS (
+    SELECT stream FROM inbox
+    UNION SELECT stream FROM timers WHERE due_at <= :now
+    UNION SELECT id FROM streams WHERE active = 1
+)
+SELECT s.stream FROM work JOIN streams AS s ON s.id = work.id
+WHERE s.format <= :format AND (
+    s.owner IS NULL
+    OR (s.owner = :worker AND s.active = 0)
+    OR (s.owner <> :worker AND s.owner NOT IN (SELECT value FROM json_each(:alive)))
+)
+ORDER BY s.id LIMIT :limit
+
+-- name: stream_read
+SELECT s.stream, s.tenant, s.kind, s.name, s.agent, s.last_seq, s.fence, s.owner, s.active,
+    (SELECT count(*) FROM inbox AS i WHERE i.stream = s.id), s.created_at, s.updated_at
+FROM streams AS s WHERE s.stream = ?
+
+-- name: stream_list
+SELECT s.stream, s.tenant, s.kind, s.name, s.agent, s.last_seq, s.fence, s.owner, s.active,
+    (SELECT count(*) FROM inbox AS i WHERE i.stream = s.id), s.created_at, s.updated_at
+FROM streams AS s
+WHERE s.tenant = ? AND s.kind = ? AND (s.updated_at, s.stream) < (?, ?)
+ORDER BY s.updated_at DESC, s.stream DESC LIMIT ?
+
+-- name: stream_unfinished
+SELECT owner, count(*) FROM streams WHERE active = 1 AND owner IS NOT NULL GROUP BY owner

@@ -1,0 +1,146 @@
+"""What is read: rows into values, one function a question. Nothing here writes."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+from perdure.commit.plan import Blob, Snapshot
+from perdure.errors import Code, Error
+from perdure.ids import BlobHash, Seq, StreamId, Tenant, WorkerId
+from perdure.inbox.items import read as read_item
+from perdure.store.protocol import Diagnosis, InboxRow, Loaded, StreamInfo
+from perdure.store.sqlite.claims import find_worker, list_workers
+from perdure.store.sqlite.leases import Leases
+from perdure.store.sqlite.log import find_row, log_rows
+from perdure.store.sqlite.schema import SCHEMA_VERSION
+from perdure.store.sqlite.tx import Cells, Statements
+from perdure.vocab.records import FORMAT, Row
+
+_MAX = sys.maxsize
+_NO_LIMIT = -1
+
+
+def claimable(on: Statements, leases: Leases, worker: WorkerId, *, limit: int, now: int) -> tuple[StreamId, ...]:
+    """Streams with work that nobody alive holds, or that this worker holds and does not drive."""
+    alive = [row.id for row in list_workers(on) if row.id != worker and not leases.is_gone(row)]
+    values = {"now": now, "format": FORMAT, "worker": worker, "alive": json.dumps(alive), "limit": limit}
+    return tuple(stream for (stream,) in on.all("claimable", values))
+
+
+def next_due(on: Statements) -> int | None:
+    """The earliest timer."""
+    (due_at,) = on.one("timer_next")
+    return due_at
+
+
+def load(on: Statements, stream: StreamId, code: str) -> Loaded:
+    """Snapshot, the rows after it, the inbox."""
+    found = on.one("snapshot_read", (stream, code))
+    snapshot = Snapshot(*found) if found else None
+    rows = read(on, stream, after=snapshot.seq if snapshot else Seq(0), until=None, limit=None)
+    return Loaded(snapshot, rows, inbox(on, stream))
+
+
+def read(on: Statements, stream: StreamId, *, after: Seq, until: Seq | None, limit: int | None) -> tuple[Row, ...]:
+    """Log rows in order."""
+    bounds = (stream, after, _MAX if until is None else until, _NO_LIMIT if limit is None else limit)
+    return log_rows(stream, on.all("log_read", bounds))
+
+
+def find(on: Statements, stream: StreamId, key: str) -> Row | None:
+    """The row with this log key."""
+    return find_row(on, stream, key)
+
+
+def inbox(on: Statements, stream: StreamId) -> tuple[InboxRow, ...]:
+    """What waits for a stream."""
+    return tuple(
+        InboxRow(id, stream, source_key, read_item(data), at)
+        for id, source_key, data, at in on.all("inbox_read", (stream,))
+    )
+
+
+def stream(on: Statements, leases: Leases, name: StreamId) -> StreamInfo | None:
+    """One stream's row."""
+    found = on.one("stream_read", (name,))
+    if found is None:
+        return None
+    owner: WorkerId | None = found[7]
+    alive = {owner} if owner is not None and not leases.is_gone(find_worker(on, owner)) else set[WorkerId]()
+    return _info(found, alive)
+
+
+def streams(
+    on: Statements, leases: Leases, tenant: Tenant, kind: str, *, limit: int, before: tuple[int, StreamId] | None
+) -> tuple[StreamInfo, ...]:
+    """A page of streams."""
+    alive = {row.id for row in list_workers(on) if not leases.is_gone(row)}
+    rows = on.all("stream_list", (tenant, kind, *(before or (_MAX, "")), limit))
+    return tuple(_info(row, alive) for row in rows)
+
+
+def _info(row: Cells, alive: set[WorkerId]) -> StreamInfo:
+    stream, tenant, kind, name, agent, last_seq, fence, owner, active, waiting, created_at, updated_at = row
+    return StreamInfo(
+        stream=stream,
+        tenant=tenant,
+        kind=kind,
+        name=name,
+        agent=agent,
+        last_seq=last_seq,
+        fence=fence,
+        owner=owner,
+        owner_alive=owner in alive,
+        active=bool(active),
+        waiting_inputs=waiting,
+        created_at=created_at,
+        updated_at=updated_at,
+    )
+
+
+def blob(on: Statements, hash: BlobHash) -> Blob:
+    """Stored bytes."""
+    found = on.one("blob_read", (hash,))
+    if found is None:
+        raise Error(Code.BLOB_UNKNOWN, "there are no stored bytes of this name", blob=hash)
+    return Blob(hash, *found)
+
+
+def check(on: Statements, leases: Leases) -> tuple[Diagnosis, ...]:
+    """Integrity, references, schema version, write-ahead log, stuck leases."""
+    return (
+        _integrity(on),
+        _references(on),
+        _pragma(on, "user_version", SCHEMA_VERSION, "schema"),
+        _pragma(on, "journal_mode", "wal", "write-ahead log"),
+        _stuck(on, leases),
+    )
+
+
+def _integrity(on: Statements) -> Diagnosis:
+    found = [text for (text,) in on.connection.execute("PRAGMA quick_check(10)")]
+    if found == ["ok"]:
+        return Diagnosis("ok", "integrity", "every page and index is sound")
+    return Diagnosis("fail", "integrity", "; ".join(found))
+
+
+def _references(on: Statements) -> Diagnosis:
+    broken = on.connection.execute("PRAGMA foreign_key_check").fetchall()
+    if broken:
+        return Diagnosis("fail", "references", f"{len(broken)} rows belong to streams that do not exist")
+    return Diagnosis("ok", "references", "every row belongs to a stream")
+
+
+def _pragma(on: Statements, name: str, expected: int | str, what: str) -> Diagnosis:
+    (value,) = on.connection.execute(f"PRAGMA {name}").fetchone()
+    return Diagnosis("ok" if value == expected else "fail", what, f"{value}, expected {expected}")
+
+
+def _stuck(on: Statements, leases: Leases) -> Diagnosis:
+    rows = on.all("stream_unfinished")
+    stuck = sum(count for owner, count in rows if leases.is_gone(find_worker(on, owner)))
+    if stuck:
+        detail = f"{stuck} unfinished streams belong to workers that are gone; any worker will take them"
+        return Diagnosis("warn", "leases", detail)
+    return Diagnosis("ok", "leases", "no unfinished stream is without a live worker")

@@ -1,0 +1,40 @@
+"""The SQL files of this folder, read once: named queries, numbered migrations, the schema they lead to."""
+
+from __future__ import annotations
+
+from importlib.resources import files
+
+APPLICATION_ID = int.from_bytes(b"PERD")
+
+
+def _text(name: str) -> str:
+    return files(__package__ or "").joinpath(name).read_text(encoding="utf-8")
+
+
+def _named(text: str) -> dict[str, str]:
+    """Split `-- name: x` blocks."""
+    _, *blocks = text.split("-- name: ")
+    return {name.strip(): sql.strip() for name, _, sql in (block.partition("\n") for block in blocks)}
+
+
+def statements(script: str) -> list[str]:
+    """The statements of a schema script. Its comments are whole lines, and no literal in it holds a semicolon."""
+    code = "\n".join(line for line in script.splitlines() if not line.lstrip().startswith("--"))
+    return [statement.strip() for statement in code.split(";") if statement.strip()]
+
+
+def schema() -> str:
+    """`schema.sql`."""
+    return _text("schema.sql")
+
+
+_MIGRATIONS = ("0001_init.sql",)
+
+
+def migrations() -> tuple[str, ...]:
+    """The migration scripts in order; the number of the last one is the schema version."""
+    return tuple(_text(f"migrations/{name}") for name in _MIGRATIONS)
+
+
+QUERIES = _named(_text("queries.sql"))
+SCHEMA_VERSION = len(_MIGRATIONS)

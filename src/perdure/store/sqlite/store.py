@@ -1,0 +1,297 @@
+"""`SqliteStore`: the store protocol on one SQLite file. Writes go through one writer, reads beside it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sqlite3
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+from perdure.clock import Clock
+from perdure.commit.plan import Blob, Entry, Plan, Receipt, check_budget
+from perdure.errors import Code, Error
+from perdure.ids import BlobHash, PromiseId, Seq, StreamId, Tenant, WorkerId
+from perdure.inbox.admit import Admission, Delivery
+from perdure.store.protocol import (
+    START,
+    Annotated,
+    Claim,
+    Counters,
+    Diagnosis,
+    Held,
+    InboxRow,
+    Loaded,
+    Resolved,
+    StreamInfo,
+    WorkerInfo,
+)
+from perdure.store.sqlite import admissions, appends, claims, reads
+from perdure.store.sqlite.failures import failure
+from perdure.store.sqlite.leases import Leases, WorkerRow
+from perdure.store.sqlite.locks import WorkerLocks, boot_id
+from perdure.store.sqlite.migrate import Synchronous, connect, prepare
+from perdure.store.sqlite.readers import Readers
+from perdure.store.sqlite.tx import Tx
+from perdure.store.sqlite.writer import Writer
+from perdure.vocab.promises import PromiseState, Resolution
+from perdure.vocab.records import Row
+
+T = TypeVar("T")
+
+_living: weakref.WeakSet[SqliteStore] = weakref.WeakSet()
+
+
+class SqliteStore:
+    """Streams in one file, shared by any number of processes of one machine.
+
+    `synchronous="FULL"` survives a power cut; "NORMAL" is faster and may lose the last commits in one, though never
+    what an application crash could lose. A store does not survive `os.fork`: every call in the child is refused.
+    """
+
+    def __init__(
+        self, path: str | Path, clock: Clock, *, lease_ms: int = 10_000, synchronous: Synchronous = "FULL"
+    ) -> None:
+        self.counters = Counters()
+        self.path = Path(path)
+        self._clock = clock
+        self._synchronous: Synchronous = synchronous
+        self._locks = WorkerLocks(self.path.with_name(f"{self.path.name}-workers"))
+        self._leases = Leases(clock, lease_ms, boot_id(), self._locks)
+        self._writer: Writer | None = None
+        self._readers: Readers | None = None
+        self._forked = False
+        _living.add(self)
+
+    async def open(self) -> None:
+        """Connect, check that the file is ours and not newer, migrate it forward. Parent folders are created."""
+        self._refuse_in_child()
+        if self._writer is not None:
+            return
+        readers = Readers(self.path, self.counters)
+        try:
+            self._writer = await readers.blocking(self._start)
+        except BaseException:
+            readers.close()
+            raise
+        self._readers = readers
+
+    def _start(self) -> Writer:
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as problem:
+            raise Error(
+                Code.STORE_UNAVAILABLE,
+                "the folder of the store cannot be created",
+                because=str(problem),
+                hint="check the path and its permissions",
+                path=str(self.path),
+            ) from problem
+        try:
+            return Writer(self.path, self._connect, clock=self._clock, leases=self._leases, counters=self.counters)
+        except sqlite3.Error as problem:
+            raise failure(problem, self.path) from problem
+
+    def _connect(self) -> sqlite3.Connection:
+        connection = connect(self.path, synchronous=self._synchronous)
+        try:
+            prepare(self.path, connection)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    async def close(self) -> None:
+        """Finish what was submitted, release connections and locks. Safe to call twice."""
+        writer, self._writer = self._writer, None
+        readers, self._readers = self._readers, None
+        if self._forked or writer is None or readers is None:
+            return
+        await readers.blocking(writer.close)
+        readers.close()
+        self._locks.drop_all()
+
+    def _write(self, work: Callable[[Tx], T], *, weight: int = 0) -> asyncio.Future[T]:
+        self._refuse_in_child()
+        if self._writer is None:
+            raise _not_open()
+        return self._writer.submit(work, weight=weight)
+
+    def _reading(self) -> Readers:
+        self._refuse_in_child()
+        if self._readers is None:
+            raise _not_open()
+        return self._readers
+
+    def _refuse_in_child(self) -> None:
+        if self._forked:
+            raise Error(
+                Code.RUNTIME_FORKED,
+                "this store was opened before the process forked",
+                because="connections and locks cannot be shared with a forked child",
+                hint="open it in the child, or start the child with the 'spawn' method",
+            )
+
+    def _enter_child(self) -> None:
+        self._forked = True
+        self._locks.drop_all()
+
+    # --- workers and leases
+
+    async def register(self, worker: WorkerId, *, pid: int, version: str, now: int) -> None:
+        """Make a worker known and alive, and take its lock."""
+        self._refuse_in_child()
+        self._leases.adopt(worker)
+        locked = self._locks.hold(worker)
+        row = WorkerRow(worker, pid, version, now, self._leases.end(), self._leases.boot, int(locked))
+        await self._write(lambda tx: claims.register(tx, row))
+
+    async def renew(self, worker: WorkerId) -> None:
+        """Extend a worker's lease: one statement, whatever it holds."""
+        await self._write(lambda tx: claims.renew(tx, worker))
+
+    def lease_live(self, worker: WorkerId) -> bool:
+        """Whether the last lease of this worker that became durable has certainly not lapsed."""
+        self._refuse_in_child()
+        return self._leases.live(worker)
+
+    async def retire(self, worker: WorkerId) -> None:
+        """The worker ends in order: what it held is free at once, its lock and lock file are gone."""
+        await self._write(lambda tx: claims.retire(tx, worker))
+        self._leases.forget(worker)
+        self._locks.release(worker)
+
+    async def workers(self) -> tuple[WorkerInfo, ...]:
+        """All workers that are known."""
+        return tuple(self._leases.info(row) for row in self._reading().point(claims.list_workers))
+
+    async def is_dead(self, worker: WorkerId) -> bool:
+        """Whether its lock is free, its boot over, or its row gone. A lapsed lease alone is not certainty."""
+        return self._leases.is_dead(self._reading().point(lambda on: claims.find_worker(on, worker)))
+
+    def abandon(self, worker: WorkerId) -> None:
+        """For tests: from now on the worker looks as if its process had been killed."""
+        self._leases.abandon(worker)
+
+    # --- streams
+
+    def append(self, plan: Plan) -> asyncio.Future[Receipt]:
+        """Make a plan durable: all of it, or nothing. Submitted at the call; the future ends when it is durable."""
+        try:
+            check_budget(plan)
+            weight = sum(len(e.data) for e in plan.entries) + sum(len(b.data) for b in plan.blobs)
+            return self._write(lambda tx: appends.append(tx, plan), weight=weight)
+        except Error as refusal:
+            future: asyncio.Future[Receipt] = asyncio.get_running_loop().create_future()
+            future.set_exception(refusal)
+            future.exception()  # nobody has to await it
+            return future
+
+    async def admit(self, delivery: Delivery, *, claim_for: WorkerId | None = None) -> Admission:
+        """Put something into a stream's inbox, once. With `claim_for`, also claim the stream if it is free and idle."""
+        return await self._write(lambda tx: admissions.admit(tx, delivery, claim_for))
+
+    async def annotate(self, stream: StreamId, entry: Entry) -> Annotated:
+        """Append an admitted record, by anyone, unfenced. `entry.key` decides: the first one stands."""
+        return await self._write(lambda tx: admissions.annotate(tx, stream, entry))
+
+    async def claim(self, stream: StreamId, worker: WorkerId) -> Claim | Held | None:
+        """Take a stream that no live worker holds (or that this worker holds). Raises the fence."""
+        return await self._write(lambda tx: claims.claim(tx, stream, worker))
+
+    async def claimable(self, worker: WorkerId, *, limit: int, now: int) -> tuple[StreamId, ...]:
+        """Streams with work that this worker may drive."""
+        leases = self._leases
+        return await self._reading().bulk(lambda on: reads.claimable(on, leases, worker, limit=limit, now=now))
+
+    async def next_due(self) -> int | None:
+        """The earliest timer of all streams."""
+        return self._reading().point(reads.next_due)
+
+    async def load(self, stream: StreamId, *, code: str) -> Loaded:
+        """What a new owner folds. Snapshots written by another code version are passed over."""
+        return await self._reading().bulk(lambda on: reads.load(on, stream, code))
+
+    async def inbox(self, stream: StreamId) -> tuple[InboxRow, ...]:
+        """What waits for a stream, oldest first."""
+        return self._reading().point(lambda on: reads.inbox(on, stream))
+
+    async def read(
+        self, stream: StreamId, *, after: Seq = START, until: Seq | None = None, limit: int | None = None
+    ) -> tuple[Row, ...]:
+        """Log rows in order, `after` exclusive, `until` inclusive."""
+        return await self._reading().bulk(lambda on: reads.read(on, stream, after=after, until=until, limit=limit))
+
+    async def find(self, stream: StreamId, key: str) -> Row | None:
+        """The row with this log key."""
+        return self._reading().point(lambda on: reads.find(on, stream, key))
+
+    async def stream(self, stream: StreamId) -> StreamInfo | None:
+        """One stream's row."""
+        return self._reading().point(lambda on: reads.stream(on, self._leases, stream))
+
+    async def streams(
+        self, *, tenant: Tenant, kind: str, limit: int, before: tuple[int, StreamId] | None = None
+    ) -> tuple[StreamInfo, ...]:
+        """Streams, the most recently changed first."""
+        return await self._reading().bulk(
+            lambda on: reads.streams(on, self._leases, tenant, kind, limit=limit, before=before)
+        )
+
+    async def drop_snapshot(self, stream: StreamId) -> None:
+        """Forget a snapshot; nothing else changes."""
+        await self._write(lambda tx: tx.run("snapshot_drop", (stream,)))
+
+    async def delete(self, stream: StreamId) -> bool:
+        """Remove a stream and everything it owns, physically."""
+        return await self._write(lambda tx: admissions.delete(tx, stream))
+
+    # --- promises
+
+    async def promise(self, promise: PromiseState) -> PromiseState:
+        """Create a promise if it does not exist; the stored one is returned."""
+        return await self._write(lambda tx: admissions.make_promise(tx, promise))
+
+    async def resolve(self, promise: PromiseId, resolution: Resolution, *, now: int) -> Resolved:
+        """Answer a promise: the first answer stands, and every stream that waits for it is woken with it."""
+        return await self._write(lambda tx: admissions.resolve(tx, promise, resolution, now))
+
+    async def peek(self, promise: PromiseId) -> PromiseState | None:
+        """A promise as it is now."""
+        return self._reading().point(lambda on: admissions.read_promise(on, promise))
+
+    # --- blobs, change, health
+
+    async def blob(self, hash: BlobHash) -> Blob:
+        """Stored bytes."""
+        return self._reading().point(lambda on: reads.blob(on, hash))
+
+    async def version(self) -> int:
+        """Changes when another process, or another store object of this one, has committed; never by our own commits.
+
+        Asked of the writing connection, which does not count its own commits. While it is busy the last known number
+        is given: whoever polls sees the change at the next idle moment, or with the next batch.
+        """
+        self._refuse_in_child()
+        if self._writer is None:
+            raise _not_open()
+        return self._writer.data_version()
+
+    async def check(self) -> tuple[Diagnosis, ...]:
+        """Look the store over: integrity, references, schema version, write-ahead log, stuck leases."""
+        return await self._reading().bulk(lambda on: reads.check(on, self._leases))
+
+
+def _not_open() -> Error:
+    return Error(Code.RUNTIME_CLOSED, "the store is not open", hint="call open() first, and nothing after close()")
+
+
+def _after_fork() -> None:
+    for store in _living:
+        store._enter_child()  # pyright: ignore[reportPrivateUsage] - the hook belongs to the class
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,57 @@
+"""One transaction's tools: named statements, the clock, the leases, and what is to happen once it is durable."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+from perdure.clock import Clock
+from perdure.store.protocol import Counters
+from perdure.store.sqlite.leases import Leases
+from perdure.store.sqlite.schema import QUERIES
+
+Cells: TypeAlias = Any
+"""What a cursor yields: a tuple whose types the query decides. Callers unpack it at once."""
+
+Parameters: TypeAlias = Sequence[object] | Mapping[str, object]
+
+
+class Statements:
+    """Runs named queries on a connection."""
+
+    def __init__(self, connection: sqlite3.Connection, counters: Counters) -> None:
+        self.connection = connection
+        self._counters = counters
+
+    def run(self, name: str, parameters: Parameters = ()) -> sqlite3.Cursor:
+        """Run a statement for its effect."""
+        self._counters.statements += 1
+        return self.connection.execute(QUERIES[name], parameters)
+
+    def many(self, name: str, rows: Iterable[Sequence[object]]) -> None:
+        """Run a statement once per row."""
+        self._counters.statements += 1
+        self.connection.executemany(QUERIES[name], rows)
+
+    def one(self, name: str, parameters: Parameters = ()) -> Cells:
+        """The first row, or None."""
+        return self.run(name, parameters).fetchone()
+
+    def all(self, name: str, parameters: Parameters = ()) -> list[Cells]:
+        """Every row."""
+        return self.run(name, parameters).fetchall()
+
+
+class Tx(Statements):
+    """A write transaction in progress. What is done in it may be rolled back and done again."""
+
+    def __init__(self, connection: sqlite3.Connection, counters: Counters, clock: Clock, leases: Leases) -> None:
+        super().__init__(connection, counters)
+        self.clock = clock
+        self.leases = leases
+        self.once_durable: list[Callable[[], None]] = []
+
+    def count_plan(self) -> None:
+        """One more plan is durable."""
+        self._counters.plans += 1

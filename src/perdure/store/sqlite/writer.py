@@ -1,0 +1,365 @@
+"""The one writer of a database: everything queued becomes one transaction, a lone job may commit on its caller.
+
+Laws: jobs take effect in the order in which they were submitted. A job that is refused leaves its neighbours alone.
+A job's future ends only after its transaction is durable. Nothing is ever delayed to wait for company.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import sqlite3
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Generic, TypeVar
+
+from perdure.clock import Clock
+from perdure.errors import Code, Error
+from perdure.store.protocol import Counters
+from perdure.store.sqlite.failures import failure, is_busy, is_io
+from perdure.store.sqlite.leases import Leases
+from perdure.store.sqlite.migrate import patiently
+from perdure.store.sqlite.tx import Tx
+
+T = TypeVar("T")
+
+MAX_BATCH = 256
+SOLO = 3  # so many jobs must have come one by one before the next may commit on its caller
+FAST_S = 0.005
+SLOW_JOBS = 64  # so many jobs go to the thread after a commit that was not fast
+CHECKPOINT_BYTES = 4_000_000
+COMMIT_BYTES = 16_384  # what a small commit adds to the write-ahead log: a few pages
+YIELD_FOR_S = 1.0
+
+
+@dataclass(slots=True, eq=False)
+class Job(Generic[T]):
+    """Work for a transaction, and the future that tells how it went."""
+
+    work: Callable[[Tx], T]
+    future: asyncio.Future[T]
+    weight: int
+    result: T | None = None
+    error: Exception | None = None
+
+    def run(self, tx: Tx) -> None:
+        """Do the work. A refusal is kept; a database error goes up, because it may have undone the transaction."""
+        self.result = self.work(tx)
+
+    def settle(self) -> None:
+        """On the event loop: end the future, unless its caller was cancelled."""
+        if self.future.done():
+            return
+        if self.error is None:
+            self.future.set_result(self.result)  # pyright: ignore[reportArgumentType] - a T once the work is done
+        else:
+            self.future.set_exception(self.error)
+            self.future.exception()  # nobody has to await an append: not an "exception never retrieved"
+
+
+AnyJob = Job[object]
+
+
+class Writer:
+    """Owns the writing connection. `connect` opens it, and opens it again (checked) after the disk failed."""
+
+    def __init__(
+        self, path: Path, connect: Callable[[], sqlite3.Connection], *, clock: Clock, leases: Leases, counters: Counters
+    ) -> None:
+        self._path = path
+        self._connect = connect
+        self._clock = clock
+        self._leases = leases
+        self._counters = counters
+        self._connection: sqlite3.Connection | None = connect()
+        self._data_version = _data_version(self._connection)
+        self._mutex = threading.Lock()
+        self._wake = threading.Condition(self._mutex)
+        self._queue: deque[AnyJob] = deque()
+        self._busy = False  # somebody, thread or caller, is using the connection
+        self._in_flight = 0  # jobs whose callers have not been answered
+        self._solo = SOLO
+        self._slow = 0
+        self._unchecked_bytes = 0
+        self._foreign_until = 0.0
+        self._closing = False
+        self._thread = threading.Thread(target=self._run, name="perdure-writer", daemon=True)
+        self._thread.start()
+
+    # --- on the event loop
+
+    def submit(self, work: Callable[[Tx], T], *, weight: int = 0) -> asyncio.Future[T]:
+        """Take a job at the call; `weight` is about how many bytes it writes."""
+        loop = asyncio.get_running_loop()
+        job: Job[T] = Job(work, loop.create_future(), weight)
+        with self._mutex:
+            if self._closing:
+                raise Error(Code.RUNTIME_CLOSED, "the store is closed")
+            inline = self._may_commit_here()
+            self._in_flight += 1
+            if inline:
+                self._busy = True
+            else:
+                self._queue.append(job)  # pyright: ignore[reportArgumentType] - jobs of any result
+                self._wake.notify()
+        if inline:
+            self._commit_here(job, loop)  # pyright: ignore[reportArgumentType] - a job of any result
+        return job.future
+
+    def _may_commit_here(self) -> bool:
+        """A thread hop costs as much as an fsync, but a second job meanwhile could have shared that fsync.
+
+        A job that comes while another is unanswered is company; after that, a few must come alone again.
+        """
+        self._slow = max(0, self._slow - 1)
+        if self._in_flight:
+            self._solo = 0
+            return False
+        self._solo += 1
+        return self._solo > SOLO and not self._slow and not self._busy and self._connection is not None
+
+    def _commit_here(self, job: AnyJob, loop: asyncio.AbstractEventLoop) -> None:
+        started = time.perf_counter()
+        done = self._try_alone(job)
+        took = time.perf_counter() - started
+        with self._mutex:
+            self._busy = False
+            if not done:  # another process is writing: the thread waits for it, the event loop does not
+                self._queue.appendleft(job)
+            if took > FAST_S:
+                self._slow = SLOW_JOBS
+            if not done or self._queue or self._closing or self._checkpoint_due():
+                self._wake.notify()
+        if done:
+            loop.call_soon(self._settle, [job])  # a turn of the loop: other tasks may bring company
+
+    def _settle(self, jobs: list[AnyJob]) -> None:
+        with self._mutex:
+            self._in_flight -= len(jobs)
+        for job in jobs:
+            job.settle()
+
+    def data_version(self) -> int:
+        """A number that changes when another connection than ours has committed; as of the last idle moment."""
+        with self._mutex:
+            if self._busy or self._queue or self._connection is None or self._closing:
+                return self._data_version
+            self._data_version = _data_version(self._connection)
+            return self._data_version
+
+    # --- one job on its caller
+
+    def _try_alone(self, job: AnyJob) -> bool:
+        """Run one job in a transaction of its own, without waiting for anybody. False: the store is busy."""
+        connection = self._connection
+        assert connection is not None
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+        except sqlite3.Error as problem:
+            if is_busy(problem):
+                return False
+            self._fail([job], problem)
+            return True
+        self._commit_one(job, connection)
+        return True
+
+    def _commit_one(self, job: AnyJob, connection: sqlite3.Connection) -> None:
+        """Run a job in the transaction that has just begun, and end it."""
+        tx = Tx(connection, self._counters, self._clock, self._leases)
+        try:
+            job.run(tx)
+            connection.execute("COMMIT")
+        except sqlite3.Error as problem:
+            self._fail([job], problem)
+        except Exception as refusal:  # noqa: BLE001 - also a bug: it must not stop the writer
+            job.error = refusal
+            self._roll_back(connection)
+        else:
+            self._durable(tx, [job])
+
+    # --- the thread
+
+    def _run(self) -> None:
+        while True:
+            with self._wake:
+                self._wake.wait_for(self._something_to_do)
+                if not self._queue and self._closing:
+                    return
+                batch = [self._queue.popleft() for _ in range(min(MAX_BATCH, len(self._queue)))]
+                self._busy = True
+            if batch:
+                self._commit_together(batch)
+                self._answer(batch)
+            self._checkpoint_if_due()
+            with self._mutex:
+                self._busy = False
+            if time.monotonic() < self._foreign_until:
+                time.sleep(random.uniform(0.0002, 0.001))  # another process writes too: let it have its turn
+
+    def _something_to_do(self) -> bool:
+        return not self._busy and (bool(self._queue) or self._closing or self._checkpoint_due())
+
+    def _commit_together(self, batch: list[AnyJob]) -> None:
+        try:
+            connection = self._usable()
+            patiently(lambda: connection.execute("BEGIN IMMEDIATE"), self._path)
+            self._notice_others(connection)
+        except Error as problem:
+            for job in batch:
+                job.error = problem
+            return
+        except sqlite3.Error as problem:
+            self._fail(batch, problem)
+            return
+        if len(batch) == 1:
+            self._commit_one(batch[0], connection)
+        else:
+            self._commit_batch(batch, connection)
+
+    def _commit_batch(self, batch: list[AnyJob], connection: sqlite3.Connection) -> None:
+        tx = Tx(connection, self._counters, self._clock, self._leases)
+        try:
+            for job in batch:
+                self._in_savepoint(job, tx)
+            connection.execute("COMMIT")
+        except sqlite3.Error as problem:
+            if is_io(problem):
+                self._fail(batch, problem)
+            else:
+                self._one_by_one(batch, connection)
+        else:
+            self._durable(tx, [job for job in batch if job.error is None])
+
+    def _in_savepoint(self, job: AnyJob, tx: Tx) -> None:
+        promised = len(tx.once_durable)
+        tx.connection.execute("SAVEPOINT job")
+        try:
+            job.run(tx)
+        except sqlite3.Error:
+            raise
+        except Exception as refusal:  # noqa: BLE001 - also a bug: it must not roll back its neighbours
+            job.error = refusal
+            del tx.once_durable[promised:]
+            tx.connection.execute("ROLLBACK TO job")
+        tx.connection.execute("RELEASE job")
+
+    def _one_by_one(self, batch: list[AnyJob], connection: sqlite3.Connection) -> None:
+        """A database error may have undone the whole batch (a full disk does): give every job its own chance."""
+        self._roll_back(connection)
+        for job in batch:
+            job.error, job.result = None, None
+            try:
+                patiently(lambda: connection.execute("BEGIN IMMEDIATE"), self._path)
+            except Error as problem:
+                job.error = problem
+            except sqlite3.Error as problem:
+                self._fail([job], problem)
+            else:
+                self._commit_one(job, connection)
+            if self._connection is not connection:  # the disk failed: the rest cannot be tried
+                for rest in batch[batch.index(job) + 1 :]:
+                    rest.error = job.error
+                return
+
+    def _answer(self, batch: list[AnyJob]) -> None:
+        """Wake each event loop once for the whole batch."""
+        loops: dict[asyncio.AbstractEventLoop, list[AnyJob]] = {}
+        for job in batch:
+            loops.setdefault(job.future.get_loop(), []).append(job)
+        for loop, jobs in loops.items():
+            try:
+                loop.call_soon_threadsafe(self._settle, jobs)
+            except RuntimeError:  # that loop is closed: nobody is left to hear it
+                with self._mutex:
+                    self._in_flight -= len(jobs)
+
+    # --- both
+
+    def _durable(self, tx: Tx, jobs: Iterable[AnyJob]) -> None:
+        self._counters.commits += 1
+        for promised in tx.once_durable:
+            with suppress(OSError):
+                promised()
+        self._unchecked_bytes += COMMIT_BYTES + sum(job.weight for job in jobs)
+
+    def _fail(self, jobs: Iterable[AnyJob], problem: sqlite3.Error) -> None:
+        error = failure(problem, self._path)
+        for job in jobs:
+            job.error = error
+        connection = self._connection
+        if connection is None:
+            return
+        if is_io(problem):
+            self._give_up(connection)
+        else:
+            self._roll_back(connection)
+
+    def _roll_back(self, connection: sqlite3.Connection) -> None:
+        try:
+            if connection.in_transaction:  # some errors have rolled back already
+                connection.execute("ROLLBACK")
+        except sqlite3.Error:
+            self._give_up(connection)
+
+    def _give_up(self, connection: sqlite3.Connection) -> None:
+        """What its cache says may not be on disk: the next batch opens the file again."""
+        self._connection = None
+        with suppress(sqlite3.Error):
+            connection.close()
+
+    def _usable(self) -> sqlite3.Connection:
+        """The connection, opened again and checked if the disk failed under the last one."""
+        if self._connection is None:
+            connection = self._connect()
+            (verdict,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+            if verdict != "ok":
+                connection.close()
+                raise Error(
+                    Code.STORE_CORRUPT, "the store file is damaged", because=verdict, hint="restore it from a backup"
+                )
+            self._connection = connection
+        return self._connection
+
+    def _notice_others(self, connection: sqlite3.Connection) -> None:
+        version = _data_version(connection)
+        if version != self._data_version:
+            self._data_version = version
+            self._foreign_until = time.monotonic() + YIELD_FOR_S
+
+    def _checkpoint_due(self) -> bool:
+        return self._unchecked_bytes >= CHECKPOINT_BYTES
+
+    def _checkpoint_if_due(self) -> None:
+        """Move the write-ahead log into the file: by us and here, because the driver would do it on the event loop."""
+        if self._checkpoint_due() and self._connection is not None:
+            try:
+                self._connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+            except sqlite3.Error as problem:
+                self._fail([], problem)
+        if self._checkpoint_due():
+            self._unchecked_bytes = 0
+
+    # --- the end
+
+    def close(self) -> None:
+        """Finish what was submitted, then leave a compact file. Blocks; not for the event loop."""
+        with self._mutex:
+            self._closing = True
+            self._wake.notify()
+        self._thread.join()
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            with suppress(sqlite3.Error):  # a reader elsewhere is in the way: the last one to close does it
+                connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+            with suppress(sqlite3.Error):
+                connection.close()
+
+
+def _data_version(connection: sqlite3.Connection) -> int:
+    (version,) = connection.execute("PRAGMA data_version").fetchone()
+    return version

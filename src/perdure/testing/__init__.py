@@ -1,0 +1,1 @@
+"""The public kit for testing with Perdure: manual clock, store laws."""

@@ -1,0 +1,39 @@
+"""The laws every store keeps, as tests to inherit.
+
+    class TestMyStore(StoreLaws):
+        @pytest.fixture
+        async def bench(self, tmp_path: Path) -> AsyncIterator[Bench]:
+            ...
+
+A `Bench` is a store, a second way to open the same data, a manual clock and a way to kill a worker.
+"""
+
+from perdure.testing.laws.append import AppendLaws
+from perdure.testing.laws.bench import Bench
+from perdure.testing.laws.blobs import BlobLaws
+from perdure.testing.laws.claims import ClaimLaws
+from perdure.testing.laws.inbox import InboxLaws
+from perdure.testing.laws.leases import LeaseLaws
+from perdure.testing.laws.promises import PromiseLaws
+from perdure.testing.laws.receipts import ReceiptLaws
+from perdure.testing.laws.snapshots import SnapshotLaws
+from perdure.testing.laws.streams import StreamLaws
+from perdure.testing.laws.timers import TimerLaws
+
+
+class StoreLaws(
+    AppendLaws,
+    ReceiptLaws,
+    InboxLaws,
+    LeaseLaws,
+    ClaimLaws,
+    PromiseLaws,
+    TimerLaws,
+    BlobLaws,
+    SnapshotLaws,
+    StreamLaws,
+):
+    """Subclass, provide `bench`, inherit every law."""
+
+
+__all__ = ["Bench", "StoreLaws"]

@@ -1,0 +1,154 @@
+"""What the laws stand on: a store under test, and short ways to say what they set up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Protocol, TypedDict, Unpack
+
+from perdure.commit.plan import Blob, ClearTimer, Entry, Plan, SetTimer, Snapshot
+from perdure.errors import Code, Error
+from perdure.ids import DEFAULT_TENANT, Fence, InputId, PromiseId, Seq, SessionId, StreamId, TurnId, WorkerId
+from perdure.ids import session_stream as _session_stream
+from perdure.inbox.admit import Delivery, delivery
+from perdure.inbox.items import Input
+from perdure.store.protocol import Claim, Store
+from perdure.testing.clock import ManualClock
+from perdure.vocab.messages import Text
+from perdure.vocab.promises import PromiseState
+from perdure.vocab.records import CancelRequested, Row, write
+
+LEASE_MS = 10_000
+ANN = WorkerId("ann")
+BOB = WorkerId("bob")
+
+
+class Bench(Protocol):
+    """A store and the world around it. Its leases last `LEASE_MS` on `clock`."""
+
+    @property
+    def clock(self) -> ManualClock:
+        """The clock of the store and of every handle on it."""
+        ...
+
+    @property
+    def store(self) -> Store:
+        """The store under test, open."""
+        ...
+
+    async def reopen(self) -> Store:
+        """Another handle on the same data, as another process would have it. The bench closes it."""
+        ...
+
+    def kill(self, worker: WorkerId) -> None:
+        """End a worker's process without a word, so that everybody can be certain."""
+        ...
+
+
+def stream_of(name: str) -> StreamId:
+    """A session's stream."""
+    return _session_stream(DEFAULT_TENANT, SessionId(name))
+
+
+def note(text: str, *, key: str | None = None, version: int = 1) -> Entry:
+    """A small real record that carries a text."""
+    data = write(CancelRequested(turn=TurnId("t"), request=text))
+    return Entry(kind="cancel_requested", data=data, at=7, key=key, version=version)
+
+
+def notes(rows: Iterable[Row]) -> list[tuple[int, str]]:
+    """Seq and text of the notes among these rows."""
+    found = ((row.seq, row.record) for row in rows)
+    return [(seq, record.request) for seq, record in found if isinstance(record, CancelRequested)]
+
+
+def said(stream: StreamId, text: str, *, key: str = "", agent: str | None = "agent", turn: str = "") -> Delivery:
+    """Somebody says something to a session, opening it unless `agent` is None."""
+    turn, key = turn or f"turn-{text}", key or f"key-{text}"
+    item = Input(input=InputId(f"input-{turn}"), turn=TurnId(turn), parts=(Text(text=text),), key=key)
+    return delivery(stream, key, item, at=5, agent=agent)
+
+
+class Extras(TypedDict, total=False):
+    """What a plan may hold beside records."""
+
+    consume: tuple[int, ...]
+    timers: tuple[SetTimer | ClearTimer, ...]
+    waits: tuple[PromiseId, ...]
+    deliveries: tuple[Delivery, ...]
+    blobs: tuple[Blob, ...]
+    snapshot: Snapshot
+    known_seq: Seq
+    active: bool
+
+
+@dataclass(slots=True)
+class Hold:
+    """A stream in a worker's hands; numbers its plans."""
+
+    stream: StreamId
+    worker: WorkerId
+    fence: Fence
+    n: int = 0
+
+    def plan(self, *entries: Entry, **extras: Unpack[Extras]) -> Plan:
+        """The next plan."""
+        self.n += 1
+        return Plan(stream=self.stream, worker=self.worker, fence=self.fence, n=self.n, entries=entries, **extras)
+
+    def parting(self, *entries: Entry, **extras: Unpack[Extras]) -> Plan:
+        """The next plan, which also gives the stream back with nothing left to do."""
+        extras.setdefault("active", False)
+        return replace(self.plan(*entries, **extras), lease="release")
+
+
+async def enlist(bench: Bench, *workers: WorkerId, store: Store | None = None) -> None:
+    """Register workers."""
+    for worker in workers:
+        await (store or bench.store).register(worker, pid=1, version="1", now=bench.clock.wall_ms())
+
+
+async def open_stream(store: Store, name: str) -> StreamId:
+    """A session with one opening record (seq 1) and one input in its inbox."""
+    stream = stream_of(name)
+    await store.admit(said(stream, "hello"))
+    return stream
+
+
+async def take(store: Store, stream: StreamId, worker: WorkerId) -> Hold:
+    """Claim a stream that must be free."""
+    claim = await store.claim(stream, worker)
+    assert isinstance(claim, Claim), claim
+    return Hold(stream, worker, claim.fence)
+
+
+async def held(bench: Bench, name: str = "one", worker: WorkerId = ANN) -> Hold:
+    """A new session in the hands of a registered worker, its inbox empty."""
+    await enlist(bench, worker)
+    hold = await take(bench.store, await open_stream(bench.store, name), worker)
+    (opening,) = await bench.store.inbox(hold.stream)
+    await bench.store.append(hold.plan(consume=(opening.id,)))
+    return hold
+
+
+async def parked(bench: Bench, name: str = "one", **extras: Unpack[Extras]) -> Hold:
+    """A session that ann gave back idle after a last plan."""
+    hold = await held(bench, name)
+    await bench.store.append(hold.parting(**extras))
+    return hold
+
+
+async def promised(bench: Bench, id: str, stream: StreamId) -> PromiseId:
+    """An open promise."""
+    promise = PromiseId(id)
+    await bench.store.promise(PromiseState(id=promise, stream=stream))
+    return promise
+
+
+async def refusal(bench: Bench, plan: Plan) -> Code:
+    """The code with which a plan is refused."""
+    try:
+        receipt = await bench.store.append(plan)
+    except Error as error:
+        return error.code
+    raise AssertionError(f"not refused: {receipt}")

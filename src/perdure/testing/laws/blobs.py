@@ -1,0 +1,52 @@
+"""Laws of blobs: bytes and their reference are one transaction, and go with the last reference."""
+# ruff: noqa: D102 - the name of a law is its sentence
+
+from __future__ import annotations
+
+import pytest
+
+from perdure.commit.plan import blob_of
+from perdure.errors import Code, Error
+from perdure.testing.laws.bench import Bench, held, note
+
+PICTURE = blob_of(bytes(range(256)) * 40, "image/png")
+
+
+class BlobLaws:
+    """Blobs."""
+
+    async def test_bytes_are_read_as_they_were_written(self, bench: Bench) -> None:
+        hold = await held(bench)
+        await bench.store.append(hold.plan(note("a"), blobs=(PICTURE,)))
+        assert await (await bench.reopen()).blob(PICTURE.hash) == PICTURE
+
+    async def test_bytes_that_nobody_stored_are_unknown(self, bench: Bench) -> None:
+        with pytest.raises(Error) as caught:
+            await bench.store.blob(PICTURE.hash)
+        assert caught.value.code is Code.BLOB_UNKNOWN
+
+    async def test_the_same_bytes_may_be_put_again(self, bench: Bench) -> None:
+        one, two = await held(bench, "one"), await held(bench, "two")
+        await bench.store.append(one.plan(blobs=(PICTURE, PICTURE)))
+        await bench.store.append(one.plan(blobs=(PICTURE,)))
+        await bench.store.append(two.plan(blobs=(PICTURE,)))
+        assert await bench.store.blob(PICTURE.hash) == PICTURE
+
+    async def test_bytes_go_with_their_last_reference(self, bench: Bench) -> None:
+        one, two = await held(bench, "one"), await held(bench, "two")
+        await bench.store.append(one.plan(blobs=(PICTURE,)))
+        await bench.store.append(two.plan(blobs=(PICTURE,)))
+        await bench.store.delete(one.stream)
+        assert await bench.store.blob(PICTURE.hash) == PICTURE
+        await bench.store.delete(two.stream)
+        with pytest.raises(Error) as caught:
+            await bench.store.blob(PICTURE.hash)
+        assert caught.value.code is Code.BLOB_UNKNOWN
+
+    async def test_bytes_that_were_collected_can_be_put_again(self, bench: Bench) -> None:
+        one = await held(bench, "one")
+        await bench.store.append(one.plan(blobs=(PICTURE,)))
+        await bench.store.delete(one.stream)
+        two = await held(bench, "two")
+        await bench.store.append(two.plan(blobs=(PICTURE,)))
+        assert await bench.store.blob(PICTURE.hash) == PICTURE

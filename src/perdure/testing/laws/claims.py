@@ -1,0 +1,180 @@
+"""Laws of claims: which streams have work, who may take them, and the fence that each claim raises."""
+# ruff: noqa: D102 - the name of a law is its sentence
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from perdure.commit.plan import SetTimer
+from perdure.errors import Code, Error
+from perdure.ids import Fence, Seq, StreamId, WorkerId
+from perdure.inbox.admit import Admitted
+from perdure.store.protocol import Claim, Held, Store
+from perdure.testing.laws.bench import (
+    ANN,
+    BOB,
+    LEASE_MS,
+    Bench,
+    enlist,
+    held,
+    note,
+    open_stream,
+    parked,
+    said,
+    stream_of,
+    take,
+)
+from perdure.vocab.records import FORMAT
+
+
+async def offered(bench: Bench, worker: WorkerId, *, now: int = 0, limit: int = 100) -> list[StreamId]:
+    """What a worker is offered, sorted."""
+    return sorted(await bench.store.claimable(worker, limit=limit, now=now))
+
+
+class ClaimLaws:
+    """Claims."""
+
+    async def test_every_claim_raises_theFence(self, bench: Bench) -> None:
+        await enlist(bench, ANN, BOB)
+        stream = await open_stream(bench.store, "one")
+        assert await bench.store.claim(stream, ANN) == Claim(stream, Fence(1), Seq(1), None)
+        assert await bench.store.claim(stream, ANN) == Claim(stream, Fence(2), Seq(1), ANN)
+        bench.kill(ANN)
+        assert await bench.store.claim(stream, BOB) == Claim(stream, Fence(3), Seq(1), ANN)
+
+    async def test_a_claim_tells_the_last_seq(self, bench: Bench) -> None:
+        hold = await held(bench)
+        await bench.store.append(hold.parting(note("a"), note("b")))
+        claim = await bench.store.claim(hold.stream, ANN)
+        assert isinstance(claim, Claim)
+        assert (claim.last_seq, claim.previous) == (3, None)
+
+    async def test_a_stream_that_a_live_worker_holds_is_held(self, bench: Bench) -> None:
+        hold = await held(bench)
+        await enlist(bench, BOB)
+        assert await bench.store.claim(hold.stream, BOB) == Held(ANN)
+        await bench.store.append(hold.plan(note("mine")))
+
+    async def test_a_stream_that_does_not_exist_cannot_be_claimed(self, bench: Bench) -> None:
+        await enlist(bench, ANN)
+        assert await bench.store.claim(stream_of("nowhere"), ANN) is None
+
+    async def test_the_stream_of_a_lapsed_lease_may_be_taken(self, bench: Bench) -> None:
+        hold = await held(bench)
+        bench.clock.advance(LEASE_MS)
+        await enlist(bench, BOB)
+        claim = await bench.store.claim(hold.stream, BOB)
+        assert isinstance(claim, Claim)
+        assert (claim.previous, claim.fence) == (ANN, hold.fence + 1)
+
+    async def test_two_workers_race_for_a_hundred_streams_and_each_is_claimed_once(self, bench: Bench) -> None:
+        other = await bench.reopen()
+        await enlist(bench, ANN)
+        await enlist(bench, BOB, store=other)
+        streams = [await open_stream(bench.store, f"s{i}") for i in range(100)]
+
+        async def grab(store: Store, worker: WorkerId) -> list[Claim | Held | None]:
+            return list(await asyncio.gather(*(store.claim(stream, worker) for stream in streams)))
+
+        by_ann, by_bob = await asyncio.gather(grab(bench.store, ANN), grab(other, BOB))
+        for mine, theirs in zip(by_ann, by_bob, strict=True):
+            assert isinstance(mine, Claim) != isinstance(theirs, Claim)
+            assert Held(BOB) == mine or Held(ANN) == theirs
+
+    # --- what has work
+
+    async def test_a_stream_with_an_inbox_row_has_work(self, bench: Bench) -> None:
+        await enlist(bench, ANN)
+        stream = await open_stream(bench.store, "one")
+        assert await offered(bench, ANN) == [stream]
+
+    async def test_a_parked_stream_has_no_work(self, bench: Bench) -> None:
+        await parked(bench)
+        assert await offered(bench, ANN) == []
+
+    async def test_a_stream_has_work_when_its_timer_is_due(self, bench: Bench) -> None:
+        hold = await parked(bench, timers=(SetTimer("alarm", 500),))
+        assert await offered(bench, ANN, now=499) == []
+        assert await offered(bench, ANN, now=500) == [hold.stream]
+
+    async def test_a_turn_left_unfinished_by_a_dead_worker_is_work(self, bench: Bench) -> None:
+        hold = await held(bench)
+        await bench.store.append(hold.plan(note("in the middle"), active=True))
+        await enlist(bench, BOB)
+        assert await offered(bench, BOB) == []
+        bench.kill(ANN)
+        assert await offered(bench, BOB) == [hold.stream]
+
+    async def test_a_turn_left_unfinished_by_a_retired_worker_is_work(self, bench: Bench) -> None:
+        hold = await held(bench)
+        await enlist(bench, BOB)
+        await bench.store.retire(ANN)
+        assert await offered(bench, BOB) == [hold.stream]
+
+    async def test_a_turn_given_back_unfinished_is_work(self, bench: Bench) -> None:
+        hold = await parked(bench, active=True)
+        assert await offered(bench, ANN) == [hold.stream]
+
+    async def test_work_of_a_live_worker_is_not_offered_to_others(self, bench: Bench) -> None:
+        hold = await held(bench)
+        await bench.store.append(hold.plan(active=False))
+        await bench.store.admit(said(hold.stream, "more"))
+        await enlist(bench, BOB)
+        assert await offered(bench, BOB) == []
+
+    async def test_work_of_a_lapsed_worker_is_offered_to_others(self, bench: Bench) -> None:
+        hold = await held(bench)
+        bench.clock.advance(LEASE_MS)
+        await enlist(bench, BOB)
+        assert await offered(bench, BOB) == [hold.stream]
+
+    async def test_a_worker_is_offered_what_it_holds_idle(self, bench: Bench) -> None:
+        hold = await held(bench)
+        await bench.store.admit(said(hold.stream, "more"))
+        assert await offered(bench, ANN) == []
+        await bench.store.append(hold.plan(active=False))
+        assert await offered(bench, ANN) == [hold.stream]
+
+    async def test_no_more_is_offered_than_asked_for(self, bench: Bench) -> None:
+        await enlist(bench, ANN)
+        for i in range(5):
+            await open_stream(bench.store, f"s{i}")
+        assert len(await offered(bench, ANN, limit=3)) == 3
+
+    async def test_a_stream_with_several_kinds_of_work_is_offered_once(self, bench: Bench) -> None:
+        hold = await parked(bench, active=True, timers=(SetTimer("a", 1), SetTimer("b", 2)))
+        await bench.store.admit(said(hold.stream, "x"))
+        await bench.store.admit(said(hold.stream, "y"))
+        assert await offered(bench, ANN, now=10) == [hold.stream]
+
+    # --- old and new workers together
+
+    async def test_a_stream_with_newer_records_is_left_to_newer_workers(self, bench: Bench) -> None:
+        hold = await held(bench)
+        await bench.store.append(hold.parting(note("future", version=FORMAT + 1)))
+        admission = await bench.store.admit(said(hold.stream, "more"), claim_for=ANN)
+        assert isinstance(admission, Admitted)
+        assert admission.fence is None
+        assert await offered(bench, ANN) == []
+        with pytest.raises(Error) as caught:
+            await bench.store.claim(hold.stream, ANN)
+        assert caught.value.code is Code.FORMAT_NEWER
+
+    async def test_an_admitted_record_counts_for_the_format_too(self, bench: Bench) -> None:
+        stream = await open_stream(bench.store, "one")
+        await enlist(bench, ANN)
+        await bench.store.annotate(stream, note("future", version=FORMAT + 1))
+        await bench.store.annotate(stream, note("past", version=FORMAT))
+        with pytest.raises(Error) as caught:
+            await bench.store.claim(stream, ANN)
+        assert caught.value.code is Code.FORMAT_NEWER
+
+    async def test_an_older_record_does_not_lower_the_format(self, bench: Bench) -> None:
+        hold = await held(bench)
+        await bench.store.append(hold.plan(note("future", version=FORMAT + 1)))
+        await bench.store.append(hold.parting(note("past", version=FORMAT)))
+        with pytest.raises(Error):
+            await take(bench.store, hold.stream, ANN)

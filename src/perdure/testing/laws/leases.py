@@ -1,0 +1,129 @@
+"""Laws of leases: who is alive, who is certainly dead, and what a lapsed lease means."""
+# ruff: noqa: D102 - the name of a law is its sentence
+
+from __future__ import annotations
+
+from perdure.errors import Code
+from perdure.ids import WorkerId
+from perdure.store.protocol import Claim, Held
+from perdure.testing.laws.bench import ANN, BOB, LEASE_MS, Bench, enlist, held, note, notes, refusal, take
+
+
+class LeaseLaws:
+    """Workers and their leases."""
+
+    async def test_a_registered_worker_is_alive(self, bench: Bench) -> None:
+        await bench.store.register(ANN, pid=41, version="1.2", now=77)
+        (ann,) = await bench.store.workers()
+        assert (ann.id, ann.pid, ann.version, ann.started_at, ann.alive) == (ANN, 41, "1.2", 77, True)
+        assert bench.store.lease_live(ANN)
+        assert not await bench.store.is_dead(ANN)
+
+    async def test_other_handles_see_a_live_worker_as_alive(self, bench: Bench) -> None:
+        await enlist(bench, ANN)
+        other = await bench.reopen()
+        assert [worker.alive for worker in await other.workers()] == [True]
+        assert not await other.is_dead(ANN)
+
+    async def test_a_worker_nobody_knows_is_dead(self, bench: Bench) -> None:
+        assert await bench.store.is_dead(WorkerId("nobody"))
+        assert not bench.store.lease_live(WorkerId("nobody"))
+
+    async def test_a_lease_lapses(self, bench: Bench) -> None:
+        await enlist(bench, ANN)
+        bench.clock.advance(LEASE_MS - 1)
+        assert bench.store.lease_live(ANN)
+        bench.clock.advance(1)
+        assert not bench.store.lease_live(ANN)
+        assert [worker.alive for worker in await bench.store.workers()] == [False]
+
+    async def test_a_lapsed_lease_alone_is_not_certain_death(self, bench: Bench) -> None:
+        await enlist(bench, ANN)
+        bench.clock.advance(LEASE_MS * 10)
+        assert not await bench.store.is_dead(ANN)
+
+    async def test_a_renewed_lease_lives_on(self, bench: Bench) -> None:
+        await enlist(bench, ANN)
+        bench.clock.advance(LEASE_MS - 1)
+        await bench.store.renew(ANN)
+        bench.clock.advance(LEASE_MS - 1)
+        assert bench.store.lease_live(ANN)
+        assert [worker.alive for worker in await bench.store.workers()] == [True]
+
+    async def test_a_jump_of_the_wall_clock_expires_nothing(self, bench: Bench) -> None:
+        hold = await held(bench)
+        await enlist(bench, BOB)
+        bench.clock.jump_wall(86_400_000)
+        assert bench.store.lease_live(ANN)
+        assert await bench.store.claim(hold.stream, BOB) == Held(ANN)
+        bench.clock.jump_wall(-2 * 86_400_000)
+        assert bench.store.lease_live(ANN)
+        assert await bench.store.claim(hold.stream, BOB) == Held(ANN)
+
+    async def test_a_lapsed_lease_that_nobody_took_is_renewed_by_the_next_append(self, bench: Bench) -> None:
+        hold = await held(bench)
+        await enlist(bench, BOB)
+        bench.clock.advance(LEASE_MS * 2)
+        assert not bench.store.lease_live(ANN)
+        await bench.store.append(hold.plan(note("still here")))
+        assert bench.store.lease_live(ANN)
+        await bench.store.renew(BOB)
+        assert await bench.store.claim(hold.stream, BOB) == Held(ANN)
+
+    async def test_a_busy_worker_keeps_its_lease_by_appending(self, bench: Bench) -> None:
+        hold = await held(bench)
+        for step in range(5):
+            bench.clock.advance(LEASE_MS // 2)
+            await bench.store.append(hold.plan(note(str(step))))
+            assert bench.store.lease_live(ANN)
+        assert [worker.alive for worker in await (await bench.reopen()).workers()] == [True]
+
+    async def test_a_lapsed_lease_that_somebody_took_is_lost(self, bench: Bench) -> None:
+        hold = await held(bench)
+        bench.clock.advance(LEASE_MS)
+        await enlist(bench, BOB)
+        await take(bench.store, hold.stream, BOB)
+        assert await refusal(bench, hold.plan(note("too late"))) is Code.LEASE_LOST
+        assert notes(await bench.store.read(hold.stream)) == []
+
+    async def test_the_streams_of_a_dead_worker_are_free_at_once(self, bench: Bench) -> None:
+        hold = await held(bench)
+        other = await bench.reopen()
+        await enlist(bench, BOB, store=other)
+        assert await other.claim(hold.stream, BOB) == Held(ANN)
+        bench.kill(ANN)
+        assert await other.is_dead(ANN)
+        claim = await other.claim(hold.stream, BOB)
+        assert isinstance(claim, Claim)
+        assert claim.previous == ANN
+
+    async def test_a_dead_worker_cannot_be_renewed(self, bench: Bench) -> None:
+        await enlist(bench, ANN)
+        bench.kill(ANN)
+        await bench.store.renew(ANN)
+        assert not bench.store.lease_live(ANN)
+        assert await bench.store.is_dead(ANN)
+
+    async def test_a_worker_that_retires_frees_its_streams_at_once(self, bench: Bench) -> None:
+        hold = await held(bench)
+        await enlist(bench, BOB)
+        await bench.store.retire(ANN)
+        assert [worker.id for worker in await bench.store.workers()] == [BOB]
+        assert await bench.store.is_dead(ANN)
+        assert not bench.store.lease_live(ANN)
+        claim = await bench.store.claim(hold.stream, BOB)
+        assert isinstance(claim, Claim)
+        assert claim.previous is None
+        assert await refusal(bench, hold.plan(note("ghost"))) is Code.LEASE_LOST
+
+    async def test_retiring_leaves_the_streams_of_others_alone(self, bench: Bench) -> None:
+        hold = await held(bench)
+        await enlist(bench, BOB)
+        await bench.store.retire(BOB)
+        await bench.store.append(hold.plan(note("mine")))
+
+    async def test_a_stuck_lease_is_diagnosed(self, bench: Bench) -> None:
+        await held(bench)
+        assert {line.status for line in await bench.store.check()} == {"ok"}
+        bench.kill(ANN)
+        assert [line.what for line in await bench.store.check() if line.status == "warn"] == ["leases"]

@@ -1,0 +1,155 @@
+"""What a tool knows about the call it serves: who asks, under which key, with which dependencies, and until when."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, Generic
+
+from perdure.codec import Json
+from perdure.errors import Code, Error
+from perdure.ids import DEFAULT_TENANT, CallId, SessionId, Tenant, TurnId
+
+if TYPE_CHECKING:  # so that a bare `ToolContext` is complete to a type checker; at run time it needs no default
+    from typing_extensions import TypeVar
+
+    Deps = TypeVar("Deps", covariant=True, default=Json)
+else:
+    from typing import TypeVar
+
+    Deps = TypeVar("Deps", covariant=True)
+
+logger = logging.getLogger("perdure.tools")
+
+
+class CancelToken:
+    """Tells a running call that nobody waits for it any more. Safe to read and to set from any thread."""
+
+    __slots__ = ("_callbacks", "_cancelled", "_lock")
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._cancelled = False
+        self._callbacks: dict[object, Callable[[], None]] = {}
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether the call should stop."""
+        return self._cancelled
+
+    def cancel(self) -> None:
+        """Set it, once and for all, and run the callbacks on this thread."""
+        with self._lock:
+            if self._cancelled:
+                return
+            self._cancelled = True
+            callbacks = list(self._callbacks.values())
+            self._callbacks.clear()
+        for callback in callbacks:
+            _run(callback)
+
+    def add_callback(self, callback: Callable[[], None]) -> Callable[[], None]:
+        """Run `callback` on cancellation, at once if that has passed. Returns a function that takes it back."""
+        key = object()
+        with self._lock:
+            if not self._cancelled:
+                self._callbacks[key] = callback
+                return lambda: self._forget(key)
+        _run(callback)
+        return lambda: None
+
+    def _forget(self, key: object) -> None:
+        with self._lock:
+            self._callbacks.pop(key, None)
+
+    async def wait(self) -> None:
+        """Return once it is set."""
+        loop = asyncio.get_running_loop()
+        reached = loop.create_future()
+
+        def arrive() -> None:
+            if not reached.done():
+                reached.set_result(None)
+
+        def tell() -> None:
+            with contextlib.suppress(RuntimeError):  # that loop is closed: nobody waits in it any more
+                loop.call_soon_threadsafe(arrive)
+
+        forget = self.add_callback(tell)
+        try:
+            await reached
+        finally:
+            forget()
+
+    def __repr__(self) -> str:
+        return f"CancelToken(cancelled={self._cancelled})"
+
+
+def _run(callback: Callable[[], None]) -> None:
+    try:
+        callback()
+    except Exception:
+        logger.exception("a cancellation callback failed")
+
+
+class _NotGiven:
+    """Stands for absent dependencies, since None may be a dependency."""
+
+    def __repr__(self) -> str:
+        return "NOT_GIVEN"
+
+
+NOT_GIVEN: Final = _NotGiven()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class ToolContext(Generic[Deps]):
+    """One call, as its tool sees it. `idempotency_key` is the same for every attempt, after every restart.
+
+    `given` is what the runtime was given as `deps=`; tools read it through `deps`.
+    """
+
+    session_id: SessionId
+    turn_id: TurnId
+    call_id: CallId
+    tool_name: str
+    tenant: Tenant = DEFAULT_TENANT
+    attempt: int = 1
+    max_attempts: int = 1
+    idempotency_key: str = ""
+    args: Json = None
+    cancellation: CancelToken = field(default_factory=CancelToken)
+    given: Deps | _NotGiven = NOT_GIVEN
+
+    @property
+    def deps(self) -> Deps:
+        """What the application gave its tools to work with.
+
+        Raises:
+            Error: `invalid_argument` if it gave nothing.
+        """
+        if isinstance(self.given, _NotGiven):
+            raise Error(
+                Code.INVALID_ARGUMENT,
+                f"the tool {self.tool_name} asks for ctx.deps, and there are none",
+                because="the runtime was opened without deps",
+                hint="pass them: Runtime(..., deps=...)",
+            )
+        return self.given
+
+    def __repr__(self) -> str:
+        # Presence only: contexts end up in logs and tracebacks, dependencies hold credentials.
+        return (
+            f"ToolContext(session_id={self.session_id!r}, turn_id={self.turn_id!r}, call_id={self.call_id!r}, "
+            f"tool_name={self.tool_name!r}, tenant={self.tenant!r}, attempt={self.attempt}/{self.max_attempts}, "
+            f"idempotency_key={_presence(bool(self.idempotency_key))}, args={_presence(self.args is not None)}, "
+            f"deps={_presence(self.given is not NOT_GIVEN)}, cancelled={self.cancellation.cancelled})"
+        )
+
+
+def _presence(there: bool) -> str:
+    return "present" if there else "absent"

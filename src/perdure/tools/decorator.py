@@ -1,0 +1,310 @@
+"""`@tool`: a function and its promises, as something an agent can be given. Whatever is not supported is refused."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import re
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Generic, Literal, TypeAlias, TypedDict, Unpack, cast, get_args, overload
+
+import msgspec
+
+from perdure.codec import Json
+from perdure.errors import Code, Error
+from perdure.tools.context import ToolContext
+from perdure.tools.docstring import explain
+from perdure.tools.durations import to_ms
+from perdure.tools.schema import Arguments, arguments_of, check_signature, try_hints
+from perdure.tools.verdicts import Verdict
+from perdure.vocab.effects import Failure
+from perdure.vocab.tools import (
+    DoubtPolicy,
+    Durability,
+    EffectClass,
+    RetryPolicy,
+    ToolContract,
+    ToolDefinition,
+    ToolHints,
+)
+
+if TYPE_CHECKING:  # so that a bare `Tool` is complete to a type checker; at run time it needs no defaults
+    from typing_extensions import ParamSpec, TypeVar
+
+    P = ParamSpec("P", default=...)
+    R = TypeVar("R", default=object)
+    R_co = TypeVar("R_co", covariant=True, default=object)
+else:
+    from typing import ParamSpec, TypeVar
+
+    P = ParamSpec("P")
+    R = TypeVar("R")
+    R_co = TypeVar("R_co", covariant=True)
+
+Probe: TypeAlias = Callable[[ToolContext], Verdict | Awaitable[Verdict]]
+
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+
+
+class ToolOptions(TypedDict, total=False):
+    """The knobs of `@tool`. Most tools need `effect` at most."""
+
+    effect: EffectClass | None
+    """What a crash may do to a call: `once` (default, never re-run blindly), `idempotent` or `pure` (run again)."""
+    probe: Probe | None
+    """For a `once` tool: asks the outside system whether a call in doubt happened."""
+    retries: int | RetryPolicy | None
+    """How often a failed call is tried again; that of a `once` tool only after a failure it declared retry-safe."""
+    timeout: float | str | None
+    """Seconds, or `500ms`, `30s`, `2m`. A `once` call that runs into it is in doubt."""
+    serial: bool
+    """Run after the parallel calls of a reply, one at a time."""
+    concurrency_class: str
+    """Calls of one class never overlap."""
+    name: str | None
+    description: str | None
+    hints: ToolHints | None
+    in_doubt: DoubtPolicy | None
+    approve: bool | Callable[[Json], bool] | None
+    client_side: bool
+    args_schema: Json | type[object]
+    """A pydantic model instead of the hints, or a JSON schema to show instead of the derived one."""
+
+
+@dataclass(eq=False)
+class Tool(Generic[P, R_co]):
+    """A function an agent may call. Calling it directly is calling the function."""
+
+    function: Callable[P, R_co]
+    name: str
+    description: str
+    durability: Durability
+    hints: ToolHints = field(default_factory=ToolHints)
+    probe: Probe | None = None
+    args_schema: Json | type[object] = None
+    resolved: Mapping[str, object] | None = field(default=None, repr=False)
+    """The function's annotations, if they could be resolved where it was defined."""
+
+    def __post_init__(self) -> None:
+        functools.update_wrapper(cast("Callable[P, R_co]", self), self.function, updated=())
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R_co:
+        """Call the function itself: nothing is checked, recorded or retried."""
+        return self.function(*args, **kwargs)
+
+    @property
+    def is_async(self) -> bool:
+        """Whether the function is a coroutine function."""
+        return inspect.iscoroutinefunction(self.function)
+
+    @functools.cached_property
+    def arguments(self) -> Arguments:
+        """The accepted arguments; read from the function on first use.
+
+        Raises:
+            Error: `tool_invalid` if they have no JSON schema.
+        """
+        return arguments_of(self.function, self.name, hints=self.resolved, schema=self.args_schema)
+
+    @functools.cached_property
+    def contract(self) -> ToolContract:
+        """What a turn captures of this tool."""
+        definition = ToolDefinition(
+            name=self.name, description=self.description, parameters=self.arguments.parameters, hints=self.hints
+        )
+        return ToolContract(definition=definition, durability=self.durability)
+
+    def bind(self, args: Json) -> dict[str, object] | Failure:
+        """Check and convert a model's arguments; a `Failure` says what is wrong with them."""
+        return self.arguments.bind(args)
+
+
+AnyTool: TypeAlias = Tool[..., object]
+
+
+@overload
+def tool(function: Callable[P, R], /) -> Tool[P, R]: ...
+
+
+@overload
+def tool(**options: Unpack[ToolOptions]) -> Callable[[Callable[P, R]], Tool[P, R]]: ...
+
+
+def tool(
+    function: Callable[P, R] | None = None, /, **options: Unpack[ToolOptions]
+) -> Tool[P, R] | Callable[[Callable[P, R]], Tool[P, R]]:
+    """Make a function a tool: its hints and docstring are the schema, the options are its promises.
+
+    Raises:
+        Error: `tool_invalid` for a promise or signature that makes no sense, `tool_not_supported_yet` for one that
+            this release cannot keep.
+    """
+    unknown = sorted(set(options) - set(ToolOptions.__annotations__))
+    if unknown:
+        raise TypeError(f"tool() got an unexpected keyword argument {unknown[0]!r}")
+    if function is not None:
+        return _make(function, options, _names_around(function, inspect.currentframe()))
+
+    def decorate(function: Callable[P, R]) -> Tool[P, R]:
+        return _make(function, options, _names_around(function, inspect.currentframe()))
+
+    return decorate
+
+
+def _names_around(function: Callable[..., object], frame: object) -> Mapping[str, object]:
+    # Annotations that are strings may name classes of an enclosing function, which are gone when it has returned.
+    caller = getattr(frame, "f_back", None)
+    nested = "<locals>" in getattr(function, "__qualname__", "")
+    return dict(caller.f_locals) if caller is not None and nested else {}
+
+
+def _make(function: Callable[P, R], options: ToolOptions, around: Mapping[str, object]) -> Tool[P, R]:
+    name = _name(function, options.get("name"))
+    schema = options.get("args_schema")
+    _check_function(function, name)
+    _refuse_unsupported(name, options)
+    check_signature(function, name, typed_elsewhere=isinstance(schema, type))
+    hints = options.get("hints") or ToolHints()
+    effect = options.get("effect") or _effect(hints)
+    description = options.get("description")
+    return Tool(
+        function=function,
+        name=name,
+        description=explain(inspect.getdoc(function)).description if description is None else description,
+        durability=_durability(name, effect, hints, options),
+        hints=_told(hints, effect),
+        probe=options.get("probe"),
+        args_schema=schema,
+        resolved=try_hints(function, around),
+    )
+
+
+# --- what is refused --------------------------------------------------------------------------------------------
+
+
+def _invalid(tool: str, message: str, *, because: str = "", hint: str = "") -> Error:
+    return Error(Code.TOOL_INVALID, f"the tool {tool}: {message}", because=because, hint=hint, tool=tool)
+
+
+def _later(tool: str, option: str, hint: str) -> Error:
+    return Error(
+        Code.TOOL_NOT_SUPPORTED_YET,
+        f"the tool {tool}: {option} is not supported yet",
+        because="it arrives with the next release",
+        hint=hint,
+        tool=tool,
+    )
+
+
+def _refuse_unsupported(name: str, options: ToolOptions) -> None:
+    if options.get("effect") == "resumable":
+        raise _later(name, 'effect="resumable"', 'use effect="once", and one tool per step that must not run twice')
+    if options.get("approve"):
+        raise _later(
+            name, "approve=", "leave it out, and ask for consent in your application before you send the input"
+        )
+    if options.get("client_side"):
+        raise _later(name, "client_side=True", "run the tool in this process")
+    if options.get("in_doubt") == "ask":
+        raise _later(name, 'in_doubt="ask"', "give the tool a probe=, or let the model be told")
+
+
+def _name(function: Callable[..., object], given: str | None) -> str:
+    name = given if given is not None else getattr(function, "__name__", "")
+    if not _NAME.fullmatch(name):
+        raise _invalid(
+            name or repr(function),
+            "its name cannot be used",
+            because="names are 1 to 64 of A-Z a-z 0-9 _ -",
+            hint='give it one: @tool(name="...")',
+        )
+    return name
+
+
+def _check_function(function: Callable[..., object], name: str) -> None:
+    if not inspect.isfunction(function) and not inspect.ismethod(function):
+        because = f"it is {type(function).__name__}"
+        raise _invalid(
+            name, "only functions can be tools", because=because, hint="wrap it: a def with hints that calls it"
+        )
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise _invalid(name, "it yields", because="a call has one result", hint="return a list")
+
+
+# --- promises ---------------------------------------------------------------------------------------------------
+
+
+def _effect(hints: ToolHints) -> EffectClass:
+    # Guessing anything weaker than `once` is how refunds happen twice.
+    return "pure" if hints.readonly else "idempotent" if hints.idempotent else "once"
+
+
+def _told(hints: ToolHints, effect: EffectClass) -> ToolHints:
+    """Hints for others, completed by what the class says."""
+    if effect == "pure" and hints.readonly is None:
+        return msgspec.structs.replace(hints, readonly=True)
+    if effect == "idempotent" and hints.idempotent is None:
+        return msgspec.structs.replace(hints, idempotent=True)
+    return hints
+
+
+def _durability(name: str, effect: EffectClass, hints: ToolHints, options: ToolOptions) -> Durability:
+    if effect not in get_args(EffectClass):
+        raise _invalid(name, f"effect={effect!r} does not exist", hint='use "once", "idempotent" or "pure"')
+    return Durability(
+        effect=effect,
+        doubt=_doubt(name, effect, options),
+        retry=_retry(name, effect, options.get("retries")),
+        timeout_ms=_timeout_ms(name, options.get("timeout")),
+        serial=options.get("serial", False),
+        concurrency_class=options.get("concurrency_class") or hints.concurrency_class or "",
+    )
+
+
+def _doubt(name: str, effect: EffectClass, options: ToolOptions) -> Literal["tell", "probe"]:
+    probe, wanted = options.get("probe"), options.get("in_doubt")
+    if wanted not in (None, "tell", "probe"):
+        raise _invalid(name, f"in_doubt={wanted!r} does not exist", hint='use "tell" or "probe"')
+    if probe is None:
+        if wanted == "probe":
+            raise _invalid(name, 'in_doubt="probe" needs a probe', hint="pass probe=, a function of the ToolContext")
+        return "tell"
+    if effect != "once":
+        because = f"a {effect} call is simply run again"
+        raise _invalid(name, "probe= is for once tools", because=because, hint='leave it out, or say effect="once"')
+    if wanted == "tell":
+        raise _invalid(name, 'in_doubt="tell" would never use the probe', hint="leave one of them out")
+    if not callable(probe):
+        raise _invalid(name, "probe= is not a function", hint="pass a function of the ToolContext")
+    return "probe"
+
+
+def _retry(name: str, effect: EffectClass, retries: int | RetryPolicy | None) -> RetryPolicy:
+    if retries is None:
+        return RetryPolicy()
+    if isinstance(retries, RetryPolicy):
+        if retries.kind == "idempotent" and effect == "once":
+            raise _invalid(
+                name,
+                'a once tool cannot have the retry policy "idempotent"',
+                because="that would run a call again without knowing whether it took effect",
+                hint='use kind="safe" and raise ToolError(..., retry_safe=True), or say effect="idempotent"',
+            )
+        if retries.max_attempts < 1:
+            raise _invalid(name, f"max_attempts={retries.max_attempts} does not allow a single attempt")
+        return retries
+    if type(retries) is not int or retries < 0:
+        raise _invalid(name, f"retries={retries!r} is not a number of retries", hint="use 0, 1, 2, … or a RetryPolicy")
+    if retries == 0:
+        return RetryPolicy()
+    return RetryPolicy(kind="safe" if effect == "once" else "idempotent", max_attempts=retries + 1)
+
+
+def _timeout_ms(name: str, timeout: float | str | None) -> int | None:
+    if timeout is None:
+        return None
+    ms = to_ms(timeout)
+    if ms is None:
+        raise _invalid(name, f"timeout={timeout!r} is not a duration", hint='use seconds, or "500ms", "30s", "2m"')
+    return ms

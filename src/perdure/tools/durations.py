@@ -1,0 +1,21 @@
+"""Durations as people write them: seconds as a number, or `500ms`, `30s`, `2m`, `1h`, `1d`."""
+
+from __future__ import annotations
+
+import math
+import re
+
+_UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_TEXT = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)\s*")
+
+
+def to_ms(duration: float | str) -> int | None:
+    """Milliseconds, at least 1; None if it is not a positive duration."""
+    if isinstance(duration, bool):
+        return None
+    if isinstance(duration, str):
+        match = _TEXT.fullmatch(duration)
+        ms = float(match.group(1)) * _UNITS_MS[match.group(2)] if match else math.nan
+    else:
+        ms = duration * 1000
+    return max(1, round(ms)) if math.isfinite(ms) and ms > 0 else None

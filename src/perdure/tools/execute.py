@@ -1,0 +1,328 @@
+"""Running one attempt of one call, and saying honestly how it ended.
+
+Laws: `run_attempt` never raises, except when its own caller is cancelled, and never outlives a deadline by more than
+the grace. What the tool says about its end is believed; what nobody can know about a `once` call is in doubt.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol, cast
+
+from perdure.codec import Json
+from perdure.tools.context import ToolContext
+from perdure.tools.decorator import AnyTool
+from perdure.tools.errors import OutcomeUnknown, ToolError
+from perdure.tools.results import Unstorable, keep
+from perdure.tools.threads import Ended, Job, NotStarted, Raised, Returned, ToolThreads
+from perdure.tools.toolbox import Prepared
+from perdure.tools.verdicts import DidNotHappen, Happened, Unknown, Verdict
+from perdure.vocab.effects import Failed, Failure, InDoubt, NotRun, Success, ToolOutput
+
+GRACE_MS = 50
+PROBE_TIMEOUT_MS = 30_000
+INTERNAL_ERROR = "An internal error occurred while executing the tool"
+MAX_MESSAGE_CHARS = 16_384
+
+logger = logging.getLogger("perdure.tools")
+
+
+@dataclass(frozen=True, slots=True)
+class TimedOut:
+    """The deadline passed first; `late` is how the call ended within the grace, if it did."""
+
+    late: Ended | None = None
+
+
+async def run_attempt(prepared: Prepared, ctx: ToolContext[object], *, threads: ToolThreads) -> ToolOutput:
+    """Run one attempt and say how it ended.
+
+    On timeout and when the caller is cancelled, the tool is told (`ctx.cancellation`, and cancellation of an async
+    body), gets a grace of 50 ms, and is left behind if it ignores that. Only the caller's own cancellation is raised.
+    """
+    tool = prepared.tool
+    arguments = dict(prepared.arguments)
+    if tool.arguments.context is not None:
+        arguments[tool.arguments.context] = ctx
+    call = functools.partial(tool.function, **arguments)
+    ended = await _run(call, tool.is_async, ctx, threads, prepared.durability.timeout_ms)
+    if isinstance(ended, TimedOut):
+        return _timed_out(ended, prepared, ctx)
+    return _output(ended, prepared, ctx)
+
+
+async def run_probe(
+    tool: AnyTool,
+    ctx: ToolContext[object],
+    *,
+    threads: ToolThreads | None = None,
+    timeout_ms: int = PROBE_TIMEOUT_MS,
+) -> Verdict:
+    """Ask the tool's probe about a call in doubt. Whatever is not a clear answer is `Unknown`.
+
+    A sync probe runs in `threads`, or in a thread of its own.
+    """
+    probe = tool.probe
+    if probe is None:
+        return Unknown("the tool has no probe")
+    pool = threads or ToolThreads(1)
+    try:
+        is_async = inspect.iscoroutinefunction(probe)
+        ended = await _run(functools.partial(probe, ctx), is_async, ctx, pool, timeout_ms)
+    finally:
+        if pool is not threads:
+            pool.close()
+    return _verdict(ended, ctx)
+
+
+# --- running ----------------------------------------------------------------------------------------------------
+
+
+class _Body(Protocol):
+    """A call under way."""
+
+    future: asyncio.Future[Ended]
+
+    def stop(self) -> None:
+        """Tell it to stop, in the way its kind understands."""
+        ...
+
+    def abandon(self) -> bool:
+        """Leave it behind. False if it has just ended."""
+        ...
+
+
+class _AsyncBody:
+    def __init__(self, call: Callable[[], object], threads: ToolThreads, name: str) -> None:
+        self._threads = threads
+        self.future: asyncio.Future[Ended] = asyncio.create_task(_drive(call), name=f"perdure-tool-{name}")
+
+    def stop(self) -> None:
+        self.future.cancel()
+
+    def abandon(self) -> bool:
+        self._threads.abandon_task(self.future)
+        return True
+
+
+class _ThreadBody:
+    def __init__(self, call: Callable[[], object], threads: ToolThreads) -> None:
+        self._threads = threads
+        self._job: Job = threads.submit(call)
+        self.future = self._job.future
+
+    def stop(self) -> None:
+        # A thread in it reads `ctx.cancellation`. One that is not in it yet never will be.
+        self._threads.withdraw(self._job, "it never started: all tool threads were busy")
+
+    def abandon(self) -> bool:
+        return self._threads.abandon(self._job)
+
+
+async def _drive(call: Callable[[], object]) -> Ended:
+    # Everything becomes a value here: a SystemExit that left this task would end the whole event loop.
+    try:
+        value = call()
+        return Returned(await value if inspect.isawaitable(value) else value)
+    except BaseException as error:  # noqa: BLE001 - see above; how it ended is judged by the caller
+        return Raised(error)
+
+
+async def _run(
+    call: Callable[[], object],
+    is_async: bool,
+    ctx: ToolContext[object],
+    threads: ToolThreads,
+    limit_ms: int | None,
+) -> Ended | TimedOut:
+    loop = asyncio.get_running_loop()
+    deadline = None if limit_ms is None else loop.time() + limit_ms / 1000
+    body: _Body = _AsyncBody(call, threads, ctx.tool_name) if is_async else _ThreadBody(call, threads)
+    ended = await _watch(body, ctx, deadline)
+    if isinstance(ended, Returned) and inspect.isawaitable(ended.value):
+        # A plain function that returned a coroutine, as many decorators make of an async one.
+        ended = await _second_half(ended.value, ctx, threads, deadline)
+    return ended
+
+
+async def _second_half(
+    awaitable: object, ctx: ToolContext[object], threads: ToolThreads, deadline: float | None
+) -> Ended | TimedOut:
+    try:
+        ended = await _watch(_AsyncBody(lambda: awaitable, threads, ctx.tool_name), ctx, deadline)
+    finally:
+        if inspect.iscoroutine(awaitable) and inspect.getcoroutinestate(awaitable) == inspect.CORO_CREATED:
+            awaitable.close()
+    # The first half did run, so this call has started, whatever became of the second.
+    return TimedOut() if isinstance(ended, TimedOut) and isinstance(ended.late, NotStarted) else ended
+
+
+async def _watch(body: _Body, ctx: ToolContext[object], deadline: float | None) -> Ended | TimedOut:
+    left = None if deadline is None else max(0.0, deadline - asyncio.get_running_loop().time())
+    try:
+        await asyncio.wait({body.future}, timeout=left)
+    except asyncio.CancelledError:
+        await _stop(body, ctx)
+        raise
+    if body.future.done():
+        return _end_of(body.future)
+    await _stop(body, ctx)
+    return TimedOut(_end_of(body.future) if body.future.done() else None)
+
+
+async def _stop(body: _Body, ctx: ToolContext[object]) -> None:
+    ctx.cancellation.cancel()
+    body.stop()
+    try:
+        await asyncio.wait({body.future}, timeout=GRACE_MS / 1000)
+    finally:
+        if not body.future.done() and body.abandon():
+            logger.warning("the tool %s ignored its cancellation and was left running", ctx.tool_name, extra=_of(ctx))
+
+
+def _end_of(future: asyncio.Future[Ended]) -> Ended:
+    if future.cancelled():  # before its first step
+        return NotStarted("it was cancelled before it started")
+    return future.result()
+
+
+# --- how it ended -----------------------------------------------------------------------------------------------
+
+
+def _output(ended: Ended, prepared: Prepared, ctx: ToolContext[object]) -> ToolOutput:
+    match ended:
+        case Returned(value=value):
+            return _result(value, ctx)
+        case NotStarted(reason=reason):
+            return NotRun(reason=reason)
+        case Raised(error=error):
+            return _raised(_told(error), prepared, ctx)
+
+
+def _result(value: object, ctx: ToolContext[object]) -> ToolOutput:
+    kept = keep(value)
+    if not isinstance(kept, Unstorable):
+        return Success(value=kept.value)
+    logger.error("the result of the tool %s cannot be stored: %s", ctx.tool_name, kept, extra=_of(ctx))
+    return _failed(
+        code="tool_result_invalid",
+        message=f"The tool did run, but its result cannot be stored as JSON, at {kept.path}: {kept.reason}. "
+        "It was not run again.",
+        failure_class="invalid",
+    )
+
+
+def _told(error: BaseException) -> BaseException:
+    """What a group of exceptions says about the call: doubt of any part is doubt; one exception stands for itself."""
+    leaves = _leaves(error)
+    doubt = next((leaf for leaf in leaves if isinstance(leaf, OutcomeUnknown)), None)
+    return doubt or (leaves[0] if len(leaves) == 1 else error)
+
+
+def _leaves(error: BaseException) -> list[BaseException]:
+    if not isinstance(error, BaseExceptionGroup):
+        return [error]
+    group = cast("BaseExceptionGroup[BaseException]", error)
+    return [leaf for one in group.exceptions for leaf in _leaves(one)]
+
+
+def _raised(error: BaseException, prepared: Prepared, ctx: ToolContext[object]) -> ToolOutput:
+    match error:
+        case ToolError():
+            return _failed(
+                code=_text(error.code).strip() or "tool_error",
+                message=_text(error.message),
+                retry_safe=error.retry_safe,
+                retry_after_ms=error.retry_after_ms,
+                error_type=type(error).__name__,
+            )
+        case OutcomeUnknown():
+            if _reruns(prepared):
+                return _failed(code="outcome_unknown", message=_text(error.message), retry_safe=True)
+            return InDoubt(reason="declared", message=_text(error.message))
+        case Exception():
+            logger.error("the tool %s failed", ctx.tool_name, exc_info=error, extra=_of(ctx))
+            return _failed(
+                code="internal_error",
+                message=INTERNAL_ERROR,
+                failure_class="internal",
+                error_type=type(error).__name__,
+            )
+        case _:
+            name = type(error).__name__
+            logger.error("the tool %s panicked: %s", ctx.tool_name, name, exc_info=error, extra=_of(ctx))
+            return _failed(
+                code="tool_panicked",
+                message="The tool broke off instead of returning or failing",
+                failure_class="panic",
+                error_type=name,
+            )
+
+
+def _timed_out(ended: TimedOut, prepared: Prepared, ctx: ToolContext[object]) -> ToolOutput:
+    match ended.late:
+        case Returned() | Raised(error=ToolError()):
+            return _output(ended.late, prepared, ctx)  # it said how it ended after all
+        case NotStarted(reason=reason):
+            return _failed(code="tool_timeout", message=reason, failure_class="timeout", retry_safe=True)
+        case _:
+            pass
+    limit = f"The tool did not finish within {prepared.durability.timeout_ms} ms"
+    if _reruns(prepared):
+        return _failed(code="tool_timeout", message=limit, failure_class="timeout", retry_safe=True)
+    return InDoubt(reason="timeout", message=f"{limit}; whether it took effect is unknown")
+
+
+def _reruns(prepared: Prepared) -> bool:
+    return prepared.durability.effect in ("pure", "idempotent")
+
+
+def _failed(**fields: Json) -> Failed:
+    return Failed(failure=Failure(**fields))
+
+
+def _text(said: object) -> str:
+    # Tools raise with whatever they have: not always text, not always valid, not always short.
+    text = str(said).encode("utf-8", "replace").decode()
+    return text if len(text) <= MAX_MESSAGE_CHARS else f"{text[:MAX_MESSAGE_CHARS]}…"
+
+
+def _of(ctx: ToolContext[object]) -> dict[str, object]:
+    return {"session": ctx.session_id, "turn": ctx.turn_id, "call": ctx.call_id, "tool": ctx.tool_name}
+
+
+# --- what a probe answered --------------------------------------------------------------------------------------
+
+
+def _verdict(ended: Ended | TimedOut, ctx: ToolContext[object]) -> Verdict:
+    match ended:
+        case Returned(value=Happened(value=value)):
+            return _happened(value, ctx)
+        case Returned(value=DidNotHappen() | Unknown() as verdict):
+            return verdict
+        case Returned(value=other):
+            reason = f"the probe answered {type(other).__name__}, which is not a verdict"
+        case Raised(error=error):
+            reason = f"the probe failed: {type(error).__name__}"
+            logger.error("the probe of the tool %s failed", ctx.tool_name, exc_info=error, extra=_of(ctx))
+            return Unknown(reason)
+        case NotStarted(reason=why):
+            reason = f"the probe was not asked: {why}"
+        case TimedOut():
+            reason = "the probe did not answer in time"
+    logger.error("the tool %s stays in doubt: %s", ctx.tool_name, reason, extra=_of(ctx))
+    return Unknown(reason)
+
+
+def _happened(value: Json, ctx: ToolContext[object]) -> Happened:
+    kept = keep(value)
+    if isinstance(kept, Unstorable):
+        # That it happened matters more than what it returned.
+        logger.error("the value a probe of %s gave cannot be stored: %s", ctx.tool_name, kept, extra=_of(ctx))
+        return Happened()
+    return Happened(kept.value)

@@ -1,0 +1,96 @@
+"""Whether a tool's result can be kept: plain JSON that can be written and read back, or where exactly it is not."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TypeAlias, cast
+
+from perdure import codec
+from perdure.codec import Json
+from perdure.errors import Error
+
+MAX_DEPTH = 200
+"""A deeper value could be written to the log but not be read back from it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """The result as plain JSON."""
+
+    value: Json
+
+
+@dataclass(frozen=True, slots=True)
+class Unstorable:
+    """Which part of the result JSON cannot carry, and why."""
+
+    path: str
+    reason: str
+
+
+def keep(value: object) -> Kept | Unstorable:
+    """The result as JSON. Never raises, whatever the value does when it is looked at."""
+    kept = _keep(value)
+    return _narrowed(value, kept) if isinstance(kept, Unstorable) else kept
+
+
+def _keep(value: object) -> Kept | Unstorable:
+    try:
+        plain = codec.to_json(value)
+        if not _depth_within(plain, MAX_DEPTH):
+            return Unstorable("$", f"it is nested more than {MAX_DEPTH} levels deep")
+        codec.encode(plain)
+    except Error as problem:
+        path = str(problem.details.get("path", "$"))
+        return Unstorable(_clean(path), _clean(problem.because or problem.message))
+    except Exception as problem:  # noqa: BLE001 - the value's own code ran, and its failure is the answer
+        return Unstorable("$", type(problem).__name__)
+    return Kept(plain)
+
+
+def _depth_within(value: Json, left: int) -> bool:
+    if isinstance(value, dict):
+        return left > 0 and all(_depth_within(item, left - 1) for item in cast("dict[str, Json]", value).values())
+    if isinstance(value, list):
+        return left > 0 and all(_depth_within(item, left - 1) for item in cast("list[Json]", value))
+    return True
+
+
+Part: TypeAlias = tuple[str, object]
+
+
+def _narrowed(value: object, found: Unstorable) -> Unstorable:
+    """Follow the problem into the value while one part of it alone has it too."""
+    path = ""
+    for _ in range(MAX_DEPTH):
+        if found.path != "$" or "refers to itself" in found.reason or "nested" in found.reason:
+            break
+        inner = next(((step, part, bad) for step, part in _parts(value) if (bad := _bad(part))), None)
+        if inner is None:
+            break
+        step, value, found = inner
+        path += step
+    return Unstorable(f"${path}{found.path[1:]}", found.reason)
+
+
+def _bad(value: object) -> Unstorable | None:
+    kept = _keep(value)
+    return kept if isinstance(kept, Unstorable) else None
+
+
+def _parts(value: object) -> Iterator[Part]:
+    if isinstance(value, Mapping):
+        for key, item in cast("Mapping[object, object]", value).items():
+            yield f".{_clean(str(key))}", item
+    elif isinstance(value, list | tuple):
+        for index, item in enumerate(cast("list[object]", value)):
+            yield f"[{index}]", item
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        for one in dataclasses.fields(value):
+            yield f".{one.name}", getattr(value, one.name, None)
+
+
+def _clean(text: str) -> str:
+    return text.encode("utf-8", "replace").decode()

@@ -1,0 +1,327 @@
+"""From a function's hints and docstring to the JSON schema a model sees and the check its arguments must pass.
+
+pydantic does the work and is loaded here, on first use: a program that only declares tools does not pay for it.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import typing
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, cast
+
+from perdure import codec
+from perdure.codec import Json
+from perdure.errors import Code, Error
+from perdure.tools.context import ToolContext
+from perdure.tools.docstring import explain
+from perdure.vocab.effects import Failure
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel, ValidationError
+    from pydantic.fields import FieldInfo
+
+logger = logging.getLogger("perdure.tools")
+
+_MAX_PROBLEMS = 10
+_SHOWN_CHARS = 120
+_CONTEXT_NAME = "ctx"
+
+
+@dataclass(frozen=True, slots=True)
+class Arguments:
+    """The accepted arguments of a tool: as a schema, and as a check."""
+
+    parameters: Json
+    context: str | None
+    checker: type[BaseModel]
+    names: Mapping[str, str]
+    """Field of the checker -> parameter of the function."""
+    filled: frozenset[str]
+    """Fields whose default is the checker's to fill in; other defaults are left to the function."""
+
+    def bind(self, args: Json) -> dict[str, object] | Failure:
+        """The keyword arguments for the function; or what is wrong, in words that help to repair the call."""
+        from pydantic import ValidationError
+
+        try:
+            checked = self.checker.model_validate_json(codec.encode(args))
+        except ValidationError as problem:
+            return _invalid(_problems(problem, list(self.names.values())))
+        except Exception as problem:
+            # A validator of the application failed: its bug, which is none of the model's business.
+            logger.exception("the validation of tool arguments failed")
+            return Failure(
+                code="internal_error",
+                message="An internal error occurred while checking the arguments; the tool was not run",
+                failure_class="internal",
+                error_type=type(problem).__name__,
+            )
+        given = checked.model_fields_set | self.filled
+        return {name: getattr(checked, field) for field, name in self.names.items() if field in given}
+
+
+def _invalid(problems: str) -> Failure:
+    return Failure(code="invalid_tool_args", message=problems, failure_class="invalid")
+
+
+# --- reading the function ---------------------------------------------------------------------------------------
+
+
+def check_signature(function: Callable[..., object], tool: str, *, typed_elsewhere: bool = False) -> None:
+    """Refuse what arguments by name cannot serve.
+
+    Raises:
+        Error: `tool_invalid` naming the parameter.
+    """
+    for position, parameter in enumerate(inspect.signature(function).parameters.values()):
+        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.POSITIONAL_ONLY):
+            raise _refused(tool, parameter, "a model gives arguments by name", "make it an ordinary parameter")
+        if parameter.kind is parameter.VAR_KEYWORD and not typed_elsewhere:
+            raise _refused(tool, parameter, "its schema would accept anything", "name the parameters")
+        if (
+            parameter.annotation is parameter.empty
+            and not typed_elsewhere
+            and not _is_bare_context(parameter, position)
+        ):
+            raise _refused(tool, parameter, "it has no type", f"annotate it, e.g. {parameter.name}: str")
+
+
+def _is_bare_context(parameter: inspect.Parameter, position: int) -> bool:
+    return position == 0 and parameter.name == _CONTEXT_NAME and parameter.annotation is parameter.empty
+
+
+def _refused(tool: str, parameter: inspect.Parameter, because: str, hint: str) -> Error:
+    return Error(
+        Code.TOOL_INVALID,
+        f"the parameter {parameter} of the tool {tool} cannot be offered to a model",
+        because=because,
+        hint=hint,
+        tool=tool,
+        parameter=parameter.name,
+    )
+
+
+def try_hints(function: Callable[..., object], names: Mapping[str, object]) -> dict[str, object] | None:
+    """The resolved annotations; None if a name in them does not exist yet."""
+    try:
+        return _resolve(function, names)
+    except NameError:
+        return None
+
+
+def _hints(function: Callable[..., object], tool: str) -> dict[str, object]:
+    try:
+        return _resolve(function, {})
+    except Exception as problem:
+        raise Error(
+            Code.TOOL_INVALID,
+            f"the annotations of the tool {tool} cannot be read",
+            because=str(problem),
+            hint="import the types at module level, not only for type checking",
+            tool=tool,
+        ) from problem
+
+
+def _resolve(function: Callable[..., object], names: Mapping[str, object]) -> dict[str, object]:
+    return typing.get_type_hints(function, localns=dict(names), include_extras=True)
+
+
+def _context_of(function: Callable[..., object], hints: Mapping[str, object], tool: str) -> str | None:
+    found = [
+        name
+        for position, (name, parameter) in enumerate(inspect.signature(function).parameters.items())
+        if _is_context(hints.get(name)) or _is_bare_context(parameter, position)
+    ]
+    if len(found) > 1:
+        raise Error(
+            Code.TOOL_INVALID,
+            f"the tool {tool} takes its context twice: {', '.join(found)}",
+            hint="keep one parameter of type ToolContext",
+            tool=tool,
+        )
+    return found[0] if found else None
+
+
+def _is_context(hint: object) -> bool:
+    if typing.get_origin(hint) is Annotated:
+        hint = typing.get_args(hint)[0]
+    return hint is ToolContext or typing.get_origin(hint) is ToolContext
+
+
+# --- building the check -----------------------------------------------------------------------------------------
+
+
+def arguments_of(
+    function: Callable[..., object],
+    tool: str,
+    *,
+    hints: Mapping[str, object] | None = None,
+    schema: Json | type[object] = None,
+) -> Arguments:
+    """What a function accepts. `schema` is a pydantic model that replaces its hints, or a JSON schema to show instead.
+
+    Raises:
+        Error: `tool_invalid` naming the parameter that has no JSON schema.
+    """
+    if isinstance(schema, type):
+        return _arguments_of_model(function, tool, cast("type[BaseModel]", schema))
+    hints = hints if hints is not None else _hints(function, tool)
+    context = _context_of(function, hints, tool)
+    arguments = _arguments_of_hints(function, tool, hints, context)
+    return arguments if schema is None else _shown_as(arguments, tool, schema)
+
+
+def _arguments_of_hints(
+    function: Callable[..., object], tool: str, hints: Mapping[str, object], context: str | None
+) -> Arguments:
+    from pydantic.fields import FieldInfo
+
+    told = explain(inspect.getdoc(function)).arguments
+    # Fields are numbered and the parameter is their alias: a parameter may be called `schema`, `copy` or `_from`.
+    fields: dict[str, tuple[object, object]] = {}
+    names: dict[str, str] = {}
+    filled: set[str] = set()
+    for name, parameter in inspect.signature(function).parameters.items():
+        if name == context:
+            continue
+        field = f"p{len(fields)}"
+        names[field] = name
+        default = ... if parameter.default is parameter.empty else parameter.default
+        if default is ... or isinstance(default, FieldInfo):
+            filled.add(field)
+        fields[field] = (_described(hints[name], name, told.get(name, "")), default)
+    try:
+        checker = _checker(tool, fields)
+        return Arguments(_schema_of(checker), context, checker, names, frozenset(filled))
+    except Exception as problem:
+        raise _unusable(tool, fields, names, problem) from problem
+
+
+def _checker(tool: str, fields: Mapping[str, tuple[object, object]]) -> type[BaseModel]:
+    from pydantic import ConfigDict, create_model
+
+    make = cast("Callable[..., type[BaseModel]]", create_model)
+    return make(tool, __config__=ConfigDict(extra="forbid", protected_namespaces=()), **fields)
+
+
+def _described(hint: object, name: str, told: str) -> object:
+    """The hint with its alias; a description in the hint itself comes before one in the docstring."""
+    from pydantic import Field
+    from pydantic.fields import FieldInfo
+
+    extras: tuple[object, ...] = typing.get_args(hint)[1:] if typing.get_origin(hint) is Annotated else ()
+    if any(isinstance(extra, FieldInfo) and extra.description for extra in extras):
+        own: FieldInfo = Field(alias=name)
+    else:
+        text = next((extra for extra in extras if isinstance(extra, str)), told)
+        own = Field(alias=name, description=text or None)
+    return Annotated[hint, own]
+
+
+def _schema_of(checker: type[BaseModel]) -> Json:
+    from pydantic.json_schema import GenerateJsonSchema
+
+    class Untitled(GenerateJsonSchema):
+        """Titles repeat the names; a default that is not JSON is simply not shown."""
+
+        def emit_warning(self, kind: object, detail: str) -> None:
+            pass
+
+        def field_title_should_be_set(self, schema: Json) -> bool:
+            return False
+
+    schema = checker.model_json_schema(by_alias=True, schema_generator=Untitled)
+    schema.pop("title", None)
+    schema.pop("description", None)
+    return codec.to_json(schema)
+
+
+def _unusable(
+    tool: str, fields: Mapping[str, tuple[object, object]], names: Mapping[str, str], problem: Exception
+) -> Error:
+    culprit = ""
+    for field, typed in fields.items():
+        try:
+            _schema_of(_checker(tool, {field: typed}))
+        except Exception as found:
+            logger.debug("no schema for a parameter", exc_info=found)
+            culprit, problem = names[field], found
+            break
+    return Error(
+        Code.TOOL_INVALID,
+        f"the parameter {culprit} of the tool {tool} has no JSON schema" if culprit else f"{tool} has no JSON schema",
+        because=str(problem).splitlines()[0],
+        hint="use types that JSON can carry: str, int, bool, lists and dicts of them, Literal, a pydantic model",
+        tool=tool,
+        parameter=culprit,
+    )
+
+
+def _arguments_of_model(function: Callable[..., object], tool: str, checker: type[BaseModel]) -> Arguments:
+    hints = try_hints(function, {}) or {}
+    context = _context_of(function, hints, tool)
+    parameters = inspect.signature(function).parameters
+    fields = set(checker.model_fields)
+    takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
+    needed = {
+        name
+        for name, parameter in parameters.items()
+        if parameter.default is parameter.empty and parameter.kind is not parameter.VAR_KEYWORD and name != context
+    }
+    wrong = sorted(needed - fields) or ([] if takes_any else sorted(fields - set(parameters)))
+    if wrong:
+        raise Error(
+            Code.TOOL_INVALID,
+            f"args_schema of the tool {tool} does not fit its function",
+            because=f"only one of them has {', '.join(wrong)}",
+            hint="give the model a field for every parameter, and nothing else",
+            tool=tool,
+        )
+    return Arguments(_schema_of(checker), context, checker, {name: name for name in fields}, frozenset(fields))
+
+
+def _shown_as(arguments: Arguments, tool: str, schema: Json) -> Arguments:
+    shown = codec.to_json(schema, where="args_schema")
+    properties = cast("dict[str, Json]", shown).get("properties", {}) if isinstance(shown, dict) else None
+    unknown = sorted(set(properties) - set(arguments.names.values())) if properties is not None else ["no properties"]
+    if unknown:
+        raise Error(
+            Code.TOOL_INVALID,
+            f"args_schema of the tool {tool} does not fit its function",
+            because=f"the function does not take: {', '.join(unknown)}",
+            hint="describe exactly the parameters of the function, as a JSON schema of type object",
+            tool=tool,
+        )
+    return Arguments(shown, arguments.context, arguments.checker, arguments.names, arguments.filled)
+
+
+# --- telling what is wrong --------------------------------------------------------------------------------------
+
+
+def _problems(error: ValidationError, accepted: list[str]) -> str:
+    found = error.errors(include_url=False, include_context=False)
+    lines = [f"- {_problem(one['type'], one['loc'], one['msg'], one['input'], accepted)}" for one in found]
+    more = len(lines) - _MAX_PROBLEMS
+    rest = [f"- and {more} more"] if more > 0 else []
+    return "\n".join(["The arguments are not valid; the tool was not run.", *lines[:_MAX_PROBLEMS], *rest])
+
+
+def _problem(kind: str, loc: tuple[int | str, ...], said: str, given: object, accepted: list[str]) -> str:
+    path = "$" + "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in loc)
+    if kind == "missing":
+        return f"{path} is required"
+    if kind == "extra_forbidden":
+        known = f"; the arguments are: {', '.join(accepted) or 'none'}" if len(loc) == 1 else ""
+        return f"{path} is not an argument{known}" if len(loc) == 1 else f"{path} is not expected here"
+    return f"{path}: {said} (given: {_shown(given)})"
+
+
+def _shown(given: object) -> str:
+    try:
+        text = codec.encode(given).decode()
+    except (TypeError, ValueError, OverflowError, RecursionError):
+        return type(given).__name__
+    return text if len(text) <= _SHOWN_CHARS else f"{text[:_SHOWN_CHARS]}…"

@@ -1,0 +1,1 @@
+"""The turn as a value: what happened in it, and what is therefore owed."""

@@ -1,0 +1,472 @@
+"""The turn machine. `advance` folds one record into a turn; `owed` says what must happen next.
+
+Laws: no I/O, no clock, no randomness. `owed` answers the same after a step and after a crash, because it looks only
+at what was recorded. Parallel calls go first, calls that share a concurrency class one at a time in the order the
+model made them, serial calls last and alone. Results keep the model's order, whatever the order of their arrival.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+from perdure.codec import Json
+from perdure.errors import Code, Error
+from perdure.ids import TurnId, WorkerId
+from perdure.vocab.effects import (
+    CompletedToolCall,
+    Done,
+    DurableStepOutcome,
+    Failed,
+    Failure,
+    InDoubt,
+    LlmCallOutcome,
+    LlmError,
+    SleepOutcome,
+    Success,
+    ToolCallOutcome,
+    ToolChoice,
+    ToolOutput,
+)
+from perdure.vocab.messages import Reply, ToolCall
+from perdure.vocab.records import (
+    CancelRequested,
+    EffectSettled,
+    EffectStarted,
+    InputAdmitted,
+    Limits,
+    OutcomeArrivedLate,
+    Record,
+    StopReason,
+    TurnEnded,
+    TurnOpened,
+)
+from perdure.vocab.refs import EffectRef
+from perdure.vocab.tools import Composition, Durability, RetryPolicy, ToolContract
+from perdure.vocab.usage import Usage
+
+MAX_REDISPATCHES = 3
+"""How often a probe's "did not happen" may send the same call out again."""
+
+NO_USAGE = Usage()
+MODEL_RETRY = RetryPolicy(kind="safe", base_delay_ms=500, max_delay_ms=20_000)
+
+
+# --- what is owed -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class AskModel:
+    """Ask the model for its next reply."""
+
+    ref: EffectRef
+    tool_choice: ToolChoice = "auto"
+
+
+@dataclass(frozen=True, slots=True)
+class RunCall:
+    """Dispatch one attempt of a tool call."""
+
+    ref: EffectRef
+    call: ToolCall
+    contract: ToolContract | None
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """Ask the outside system whether a call in doubt took effect."""
+
+    ref: EffectRef
+    call: ToolCall
+    contract: ToolContract | None
+    doubt: InDoubt
+    worker: WorkerId
+    deadline_at: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Sleep before the next attempt; `due_at` is known once the sleep has been recorded."""
+
+    ref: EffectRef
+    duration_ms: int
+    due_at: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class EndTurn:
+    """Nothing else is owed: commit."""
+
+    ended: TurnEnded
+
+
+Owed: TypeAlias = AskModel | RunCall | Probe | Wait | EndTurn
+
+
+# --- where a turn can be ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Nap:
+    """A pause before an attempt."""
+
+    duration_ms: int
+    due_at: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Asking:
+    """The model's reply is awaited."""
+
+    attempt: int = 1
+    nap: Nap | None = None
+    tool_choice: ToolChoice = "auto"
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One tool call of the current reply. `output` is set once nothing more will happen to it."""
+
+    request: ToolCall
+    index: int
+    contract: ToolContract | None
+    attempt: int = 1
+    started: EffectStarted | None = None
+    nap: Nap | None = None
+    doubt: InDoubt | None = None
+    redispatches: int = 0
+    failures: int = 0
+    output: ToolOutput | None = None
+
+    @property
+    def durability(self) -> Durability:
+        """The promises captured with the turn; a tool nobody knows is treated as carefully as possible."""
+        return self.contract.durability if self.contract else Durability()
+
+    @property
+    def policy(self) -> str:
+        """What to do about doubt: the intent governs, then the contract."""
+        return self.started.doubt if self.started else self.durability.doubt
+
+
+@dataclass(frozen=True, slots=True)
+class Acting:
+    """The calls of the last reply are being answered."""
+
+    calls: tuple[Call, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Concluding:
+    """Everything is settled except the end itself."""
+
+    status_reason: StopReason | None = None
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """Over."""
+
+    record: TurnEnded
+
+
+Phase: TypeAlias = Asking | Acting | Concluding | Ended
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One turn, as a value: everything needed to continue it anywhere."""
+
+    id: TurnId
+    index: int
+    from_turn: int
+    composition: Composition
+    limits: Limits
+    phase: Phase = Asking()
+    iteration: int = 1
+    fruitless: int = 0
+    usage: Usage = NO_USAGE
+    cancel: CancelRequested | None = None
+
+    @property
+    def ended(self) -> TurnEnded | None:
+        """The last record, if the turn is over."""
+        return self.phase.record if isinstance(self.phase, Ended) else None
+
+
+def opened(record: TurnOpened, composition: Composition) -> Turn:
+    """A turn at its beginning, on the composition it captured."""
+    return Turn(record.turn, record.index, record.from_turn, composition, record.limits)
+
+
+# --- owed ---------------------------------------------------------------------------------------------------------
+
+
+def owed(turn: Turn) -> tuple[Owed, ...]:
+    """What must be under way now, and nothing that must not be yet."""
+    if turn.cancel and not turn.ended:
+        return ()
+    match turn.phase:
+        case Asking(attempt=attempt, nap=Nap(duration_ms=duration, due_at=due)):
+            return (Wait(EffectRef(turn.iteration, None, attempt, "sleep"), duration, due),)
+        case Asking(attempt=attempt, tool_choice=choice):
+            return (AskModel(EffectRef(turn.iteration, None, attempt), choice),)
+        case Acting(calls=calls):
+            return tuple(_owed_by_call(turn, call) for call in _startable(calls, turn.limits.max_parallel_calls))
+        case Concluding(status_reason=reason, message=message):
+            status = "stopped" if reason else "finished"
+            end = TurnEnded(turn=turn.id, status=status, reason=reason, message=message, usage=turn.usage)
+            return (EndTurn(end),)
+        case Ended():
+            return ()
+
+
+def _startable(calls: tuple[Call, ...], cap: int) -> tuple[Call, ...]:
+    waiting = [call for call in calls if call.output is None]
+    parallel = [call for call in waiting if not call.durability.serial]
+    if not parallel:
+        return tuple(waiting[:1])
+    taken: set[str] = set()
+    startable: list[Call] = []
+    for call in parallel:
+        name = call.durability.concurrency_class
+        if name and name in taken:
+            continue
+        taken.add(name)
+        startable.append(call)
+    return tuple(startable[:cap])
+
+
+def _owed_by_call(turn: Turn, call: Call) -> Owed:
+    ref = EffectRef(turn.iteration, call.index, call.attempt)
+    if call.doubt:
+        worker = call.started.worker if call.started else WorkerId("")
+        deadline = call.started.deadline_at if call.started else None
+        return Probe(replace(ref, tail="probe"), call.request, call.contract, call.doubt, worker, deadline)
+    if call.nap:
+        return Wait(replace(ref, attempt=call.attempt - 1, tail="sleep"), call.nap.duration_ms, call.nap.due_at)
+    return RunCall(ref, call.request, call.contract)
+
+
+# --- advance ------------------------------------------------------------------------------------------------------
+
+
+def advance(turn: Turn, record: Record) -> Turn:
+    """Fold one record into the turn. Total: a record that does not fit is an error."""
+    match turn.phase, record:
+        case _, InputAdmitted() | OutcomeArrivedLate() if not _settles_doubt(turn, record):
+            return turn
+        case Acting(calls=calls), OutcomeArrivedLate(id=effect, output=output):
+            return _with_call(turn, _settled(_call_of(calls, EffectRef.parse(effect)), output))
+        case Ended(), CancelRequested():
+            return turn
+        case _, CancelRequested(turn=cancelled):
+            return replace(turn, cancel=record) if cancelled == turn.id else turn
+        case _, TurnEnded(turn=ended) if ended == turn.id:
+            return replace(turn, phase=Ended(record))
+        case ((Asking() | Acting()), EffectStarted(id=effect)):
+            return _on_started(turn, EffectRef.parse(effect), record)
+        case ((Asking() | Acting()), EffectSettled(id=effect)):
+            return _on_settled(turn, EffectRef.parse(effect), record)
+        case phase, _:
+            raise _unexpected(turn, record, type(phase).__name__)
+
+
+def _unexpected(turn: Turn, record: Record, where: str) -> Error:
+    named = f" {record.id}" if isinstance(record, EffectStarted | EffectSettled) else ""
+    return Error(Code.TURN_EVENT_UNEXPECTED, f"{type(record).__name__}{named} does not fit {where}", turn=turn.id)
+
+
+def _settles_doubt(turn: Turn, record: Record) -> bool:
+    """A late outcome matters to this turn while its call is the one being answered, and nobody knows how it ended."""
+    if not isinstance(record, OutcomeArrivedLate) or not isinstance(turn.phase, Acting):
+        return False
+    ref = EffectRef.parse(record.id)
+    for call in turn.phase.calls:
+        if call.request.id == record.call and call.attempt == ref.attempt:
+            return isinstance(call.output, InDoubt) if call.output else call.started is not None
+    return False
+
+
+def _call_of(calls: tuple[Call, ...], ref: EffectRef) -> Call:
+    if ref.index is None or ref.index >= len(calls):
+        raise Error(Code.TURN_EVENT_UNEXPECTED, f"{ref.id} is not a call of the current reply")
+    return calls[ref.index]
+
+
+def _on_started(turn: Turn, ref: EffectRef, record: EffectStarted) -> Turn:
+    match turn.phase:
+        case Asking(attempt=attempt, nap=nap) as asking if ref.index is None and ref.attempt == attempt:
+            if ref.tail == "sleep" and nap:
+                return replace(turn, phase=replace(asking, nap=replace(nap, due_at=record.due_at)))
+            return turn
+        case Acting(calls=calls):
+            call = _call_of(calls, ref)
+            if ref.tail == "sleep" and call.nap:
+                return _with_call(turn, replace(call, nap=replace(call.nap, due_at=record.due_at)))
+            if ref.tail == "" and ref.attempt == call.attempt:
+                return _with_call(turn, replace(call, started=record))
+            if ref.tail == "probe":
+                return turn
+        case _:
+            pass
+    raise _unexpected(turn, record, type(turn.phase).__name__)
+
+
+def _on_settled(turn: Turn, ref: EffectRef, record: EffectSettled) -> Turn:
+    match turn.phase, record.outcome:
+        case Asking() as asking, SleepOutcome():
+            return replace(turn, phase=replace(asking, nap=None, attempt=asking.attempt + 1))
+        case Asking() as asking, LlmCallOutcome(reply=Reply() as reply):
+            return _on_reply(replace(turn, usage=turn.usage + reply.usage), asking, reply)
+        case Asking() as asking, LlmCallOutcome(error=LlmError() as error):
+            return _on_model_error(turn, asking, error)
+        case Acting(calls=calls), SleepOutcome():
+            return _with_call(turn, replace(_call_of(calls, ref), nap=None))
+        case Acting(calls=calls), ToolCallOutcome(launch=Done(result=CompletedToolCall(output=output))):
+            return _with_call(turn, _on_output(turn, _call_of(calls, ref), output))
+        case Acting(calls=calls), DurableStepOutcome() as verdict if ref.tail == "probe":
+            return _with_call(turn, _on_verdict(_call_of(calls, ref), verdict))
+        case phase, _:
+            raise _unexpected(turn, record, type(phase).__name__)
+
+
+def _on_reply(turn: Turn, asking: Asking, reply: Reply) -> Turn:
+    if reply.calls and asking.tool_choice != "none":
+        calls = tuple(
+            Call(request, index, turn.composition.tool(request.name)) for index, request in enumerate(reply.calls)
+        )
+        return replace(turn, phase=Acting(calls))
+    if reply.finish in ("refusal", "content_filter"):
+        return replace(turn, phase=Concluding("refused", "the model refused to answer"))
+    if asking.tool_choice == "none" and not reply.text:
+        message = f"no final reply after {turn.limits.max_iterations} iterations"
+        return replace(turn, phase=Concluding("max_iterations", message))
+    return replace(turn, phase=Concluding())
+
+
+def _on_model_error(turn: Turn, asking: Asking, error: LlmError) -> Turn:
+    if not error.retryable or asking.attempt >= turn.limits.model_attempts:
+        return replace(turn, phase=Concluding("provider_error", f"{error.kind}: {error.message}"))
+    nap = Nap(MODEL_RETRY.delay_ms(asking.attempt, error.retry_after_ms))
+    return replace(turn, phase=replace(asking, nap=nap))
+
+
+def _on_output(turn: Turn, call: Call, output: ToolOutput) -> Call:
+    match output:
+        case InDoubt() if call.policy == "probe" and not turn.cancel:
+            return replace(call, doubt=output)
+        case Failed(failure=failure) if _may_retry(call, failure) and not turn.cancel:
+            nap = Nap(call.durability.retry.delay_ms(call.failures + 1, failure.retry_after_ms))
+            return replace(call, attempt=call.attempt + 1, failures=call.failures + 1, started=None, nap=nap)
+        case Failed(failure=failure):
+            return _settled(call, Failed(failure=_counted(failure, call.failures + 1)))
+        case _:
+            return _settled(call, output)
+
+
+def _may_retry(call: Call, failure: Failure) -> bool:
+    policy = call.durability.retry
+    if call.failures + 1 >= policy.max_attempts or failure.failure_class == "invalid":
+        return False
+    return policy.kind == "idempotent" or (policy.kind == "safe" and failure.retry_safe)
+
+
+def _counted(failure: Failure, attempts: int) -> Failure:
+    return Failure(
+        code=failure.code,
+        message=failure.message,
+        failure_class=failure.failure_class,
+        retry_safe=failure.retry_safe,
+        retry_after_ms=failure.retry_after_ms,
+        attempts=attempts,
+        error_type=failure.error_type,
+    )
+
+
+def _on_verdict(call: Call, verdict: DurableStepOutcome) -> Call:
+    doubt = call.doubt or InDoubt(reason="worker_lost")
+    answer: Json = verdict.value
+    match answer:
+        case {"verdict": "happened", **rest}:
+            return _settled(call, Success(value=rest.get("value")))
+        case {"verdict": "did_not_happen"} if call.redispatches < MAX_REDISPATCHES:
+            redispatches = call.redispatches + 1
+            return replace(call, attempt=call.attempt + 1, started=None, doubt=None, redispatches=redispatches)
+        case _:
+            return _settled(call, doubt)
+
+
+def _settled(call: Call, output: ToolOutput) -> Call:
+    return replace(call, output=output, doubt=None, nap=None)
+
+
+def _with_call(turn: Turn, call: Call) -> Turn:
+    if not isinstance(turn.phase, Acting):
+        raise Error(Code.TURN_EVENT_UNEXPECTED, "no calls are being answered", turn=turn.id)
+    calls = tuple(call if other.index == call.index else other for other in turn.phase.calls)
+    if any(other.output is None for other in calls):
+        return replace(turn, phase=Acting(calls))
+    return _checkpoint(turn, calls)
+
+
+def _checkpoint(turn: Turn, calls: tuple[Call, ...]) -> Turn:
+    """All calls are answered: go on, ask for a last reply without tools, or stop a turn that leads nowhere."""
+    progressed = any(isinstance(call.output, Success) for call in calls)
+    turn = replace(turn, fruitless=0 if progressed else turn.fruitless + 1, iteration=turn.iteration + 1)
+    if turn.fruitless >= turn.limits.no_progress:
+        message = f"{turn.fruitless} replies in a row led to no successful call"
+        return replace(turn, phase=Concluding("no_progress", message))
+    forced = turn.iteration > turn.limits.max_iterations
+    return replace(turn, phase=Asking(tool_choice="none" if forced else "auto"))
+
+
+# --- endings that are not the model's -----------------------------------------------------------------------------
+
+
+def recovery(turn: Turn) -> tuple[EffectSettled, ...]:
+    """What a new owner knows at once: `once` calls that were dispatched by a worker that is gone are in doubt."""
+    if not isinstance(turn.phase, Acting):
+        return ()
+    return tuple(
+        _doubted(turn, call, InDoubt(reason="worker_lost", message="the worker died before the outcome was recorded"))
+        for call in turn.phase.calls
+        if call.output is None and call.doubt is None and call.started is not None
+    )
+
+
+def _doubted(turn: Turn, call: Call, doubt: InDoubt) -> EffectSettled:
+    return settlement(EffectRef(turn.iteration, call.index, call.attempt), call.request, doubt)
+
+
+def settlement(ref: EffectRef, call: ToolCall, output: ToolOutput, *, duration_ms: int = 0) -> EffectSettled:
+    """The record that ends one attempt of a call."""
+    result = CompletedToolCall(call_id=call.id, tool_name=call.name, output=output, duration_ms=duration_ms)
+    return EffectSettled(id=ref.id, outcome=ToolCallOutcome(launch=Done(result=result)))
+
+
+def unanswered(turn: Turn) -> tuple[tuple[EffectRef, Call], ...]:
+    """The calls that still have no outcome, with the attempt that would give it."""
+    if not isinstance(turn.phase, Acting):
+        return ()
+    return tuple(
+        (EffectRef(turn.iteration, call.index, call.attempt), call) for call in turn.phase.calls if call.output is None
+    )
+
+
+def stopped(turn: Turn, reason: StopReason, message: str) -> TurnEnded:
+    """The end of a turn that somebody or something stopped."""
+    return TurnEnded(turn=turn.id, status="stopped", reason=reason, message=message, usage=turn.usage)
+
+
+def naps(turn: Turn) -> tuple[EffectRef, ...]:
+    """The sleeps that are under way, whose timers must go when the turn does."""
+    match turn.phase:
+        case Asking(attempt=attempt, nap=Nap()):
+            return (EffectRef(turn.iteration, None, attempt, "sleep"),)
+        case Acting(calls=calls):
+            sleeping = (call for call in calls if call.nap and call.output is None)
+            return tuple(EffectRef(turn.iteration, call.index, call.attempt - 1, "sleep") for call in sleeping)
+        case _:
+            return ()

@@ -1,0 +1,657 @@
+"""Effects as data: whatever is nondeterministic is described here, performed through one seam, and recorded.
+
+An envelope is an invocation (who asks, under which replay key) and a command (what is asked). An outcome answers
+exactly one kind of command; the typed extractors say so loudly when it does not.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import ClassVar, Literal, TypeAlias, TypeVar
+
+from perdure.codec import Json, digest
+from perdure.errors import Code, Error
+from perdure.ids import BlobHash, CallId
+from perdure.vocab import causes
+from perdure.vocab.messages import AttachmentRef, Message, Reply
+from perdure.vocab.processes import ProcessCommand, ProcessOutcome
+from perdure.vocab.promises import AwaitEventKey, Resolution
+from perdure.vocab.wire import Value
+
+
+class EffectKind(StrEnum):
+    """The eleven kinds of effect."""
+
+    LLM_CALL = "llm_call"
+    DIRECT = "direct"
+    TOOL_CALL = "tool_call"
+    TOOL_BATCH = "tool_batch"
+    DURABLE_STEP = "durable_step"
+    PROCESS = "process"
+    EXEC_CODE = "exec_code"
+    CHECKPOINT = "checkpoint"
+    SYNC_EXECUTION_ENVIRONMENT = "sync_execution_environment"
+    SLEEP = "sleep"
+    AWAIT_EVENT = "await_event"
+
+
+# --- invocation -------------------------------------------------------------------------------------------------
+
+
+class Scope(Value, frozen=True):
+    """Where an effect belongs."""
+
+    session_id: str
+    turn_id: str | None = None
+    turn_index: int | None = None
+    protocol_iteration: int | None = None
+
+
+class EffectSubject(Value, frozen=True, tag="effect"):
+    """The invocation is of an effect."""
+
+    effect_id: str
+    kind: EffectKind
+
+
+class ProcessSubject(Value, frozen=True, tag="process"):
+    """The invocation is of a process."""
+
+    process_id: str
+
+
+class ProcessEventSubject(Value, frozen=True, tag="process_event"):
+    """The invocation is of one process event."""
+
+    process_id: str
+    sequence: int
+    event_type: str
+
+
+class TriggerOccurrenceSubject(Value, frozen=True, tag="trigger_occurrence"):
+    """The invocation is of a trigger occurrence."""
+
+    occurrence_id: str
+
+
+class SessionNodeSubject(Value, frozen=True, tag="session_node"):
+    """The invocation is of a point in a session's history."""
+
+    node_id: str
+
+
+Subject: TypeAlias = (
+    EffectSubject | ProcessSubject | ProcessEventSubject | TriggerOccurrenceSubject | SessionNodeSubject
+)
+
+
+class Replay(Value, frozen=True):
+    """The key under which an effect is answered once."""
+
+    key: str
+
+
+class Invocation(Value, frozen=True):
+    """Who asks for something, why, and under which replay key."""
+
+    scope: Scope
+    subject: Subject
+    caused_by: causes.CausalRef | None = None
+    replay: Replay | None = None
+
+    @staticmethod
+    def effect(
+        scope: Scope,
+        effect_id: str,
+        kind: EffectKind,
+        replay_key: str,
+        caused_by: causes.CausalRef | None = None,
+    ) -> Invocation:
+        """The usual form: an effect with a replay key."""
+        return Invocation(
+            scope=scope,
+            subject=EffectSubject(effect_id=effect_id, kind=kind),
+            caused_by=caused_by,
+            replay=Replay(key=replay_key),
+        )
+
+    @property
+    def effect_id(self) -> str | None:
+        """The effect's id; None for every other subject."""
+        return self.subject.effect_id if isinstance(self.subject, EffectSubject) else None
+
+    @property
+    def effect_kind(self) -> EffectKind | None:
+        """The effect's kind; None for every other subject."""
+        return self.subject.kind if isinstance(self.subject, EffectSubject) else None
+
+    @property
+    def replay_key(self) -> str | None:
+        """The replay key, if there is one."""
+        return self.replay.key if self.replay else None
+
+    def causal_ref(self) -> causes.CausalRef:
+        """How something caused by this invocation refers back to it."""
+        session = self.scope.session_id
+        match self.subject:
+            case EffectSubject(effect_id=effect_id):
+                return causes.EffectCause(session_id=session, turn_id=self.scope.turn_id, effect_id=effect_id)
+            case ProcessSubject(process_id=process_id):
+                return causes.ProcessCause(process_id=process_id)
+            case ProcessEventSubject(process_id=process_id, sequence=sequence):
+                return causes.ProcessEventCause(process_id=process_id, sequence=sequence)
+            case TriggerOccurrenceSubject(occurrence_id=occurrence_id):
+                return causes.TriggerOccurrenceCause(occurrence_id=occurrence_id)
+            case SessionNodeSubject(node_id=node_id):
+                return causes.SessionNodeCause(session_id=session, node_id=node_id)
+
+
+# --- commands ---------------------------------------------------------------------------------------------------
+
+
+class ViewRef(Value, frozen=True):
+    """The messages of a model request by reference: turns `from_turn` up to `turn`, as of one iteration of it."""
+
+    from_turn: int
+    turn: int
+    iteration: int
+
+
+ToolChoice = Literal["auto", "none", "required"]
+
+
+class LlmRequestSpec(Value, frozen=True):
+    """A model request without its weight: the composition and the conversation are references.
+
+    A turn's request uses `composition` and `view`; a direct completion carries its own short `messages`.
+    Attachments are always references; see `effects.attachments` for how they become so.
+    """
+
+    model: str
+    composition: BlobHash | None = None
+    view: ViewRef | None = None
+    messages: tuple[Message, ...] = ()
+    attachments: tuple[AttachmentRef, ...] = ()
+    tool_choice: ToolChoice = "auto"
+    model_variant: str | None = None
+    generation: Json = None
+    session_id: str | None = None
+    output_spec: Json = None
+
+
+class PreparedToolCall(Value, frozen=True):
+    """A call that passed preparation, with everything its execution needs."""
+
+    call_id: CallId
+    tool_id: str
+    tool_name: str
+    args: Json
+    replay: Replay | None = None
+    prepared_payload: Json = None
+
+    @property
+    def identity(self) -> PreparedToolCall:
+        """Itself: preparation that changes nothing."""
+        return self
+
+
+class BatchedCall(Value, frozen=True):
+    """One call of a batch and the suffix that keeps its key apart from its siblings'."""
+
+    call: PreparedToolCall
+    replay_suffix: str
+
+
+class PreparedToolBatch(Value, frozen=True):
+    """Calls prepared together."""
+
+    batch_id: str
+    calls: tuple[BatchedCall, ...]
+
+    @staticmethod
+    def of(calls: tuple[PreparedToolCall, ...]) -> PreparedToolBatch:
+        """Name a batch by the content of its ordered calls."""
+        batched = tuple(
+            BatchedCall(call=call, replay_suffix=f"child:{index}:{call.call_id}") for index, call in enumerate(calls)
+        )
+        content = [(call.call_id, call.tool_id, call.args) for call in calls]
+        return PreparedToolBatch(batch_id=f"tool-batch:{digest(content)}", calls=batched)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to run."""
+        return not self.calls
+
+    def __len__(self) -> int:
+        return len(self.calls)
+
+
+class LlmCall(Value, frozen=True, tag="llm_call"):
+    """Ask a model, within a turn."""
+
+    request: LlmRequestSpec
+    kind: ClassVar[EffectKind] = EffectKind.LLM_CALL
+
+
+class Direct(Value, frozen=True, tag="direct"):
+    """Ask a model, outside the turn loop."""
+
+    request: LlmRequestSpec
+    usage_source: str
+    kind: ClassVar[EffectKind] = EffectKind.DIRECT
+
+
+class CallTool(Value, frozen=True, tag="tool_call"):
+    """Run one attempt of one prepared call."""
+
+    call: PreparedToolCall
+    kind: ClassVar[EffectKind] = EffectKind.TOOL_CALL
+
+
+class CallTools(Value, frozen=True, tag="tool_batch"):
+    """Run a batch of prepared calls."""
+
+    batch: PreparedToolBatch
+    kind: ClassVar[EffectKind] = EffectKind.TOOL_BATCH
+
+
+class DurableStep(Value, frozen=True, tag="durable_step"):
+    """Run one named local step; its input is part of its identity."""
+
+    step_id: str
+    input: Json = None
+    kind: ClassVar[EffectKind] = EffectKind.DURABLE_STEP
+
+
+class Process(Value, frozen=True, tag="process"):
+    """Do something with the process table."""
+
+    command: ProcessCommand
+    kind: ClassVar[EffectKind] = EffectKind.PROCESS
+
+
+class ExecCode(Value, frozen=True, tag="exec_code"):
+    """Run a program the model wrote."""
+
+    code: str
+    kind: ClassVar[EffectKind] = EffectKind.EXEC_CODE
+
+
+CheckpointKind = Literal["after_model", "after_tools", "before_final"]
+
+
+class Checkpoint(Value, frozen=True, tag="checkpoint"):
+    """Look between iterations for steering, wakes and cancellation."""
+
+    checkpoint: CheckpointKind
+    kind: ClassVar[EffectKind] = EffectKind.CHECKPOINT
+
+
+class SyncExecutionEnvironment(Value, frozen=True, tag="sync_execution_environment"):
+    """Refresh what the turn's code runs in."""
+
+    update_machine_config: bool = False
+    kind: ClassVar[EffectKind] = EffectKind.SYNC_EXECUTION_ENVIRONMENT
+
+
+class Sleep(Value, frozen=True, tag="sleep"):
+    """Wait; the due moment is fixed when the sleep is first recorded."""
+
+    duration_ms: int
+    kind: ClassVar[EffectKind] = EffectKind.SLEEP
+
+
+class AwaitEvent(Value, frozen=True, tag="await_event"):
+    """Wait for a promise."""
+
+    key: AwaitEventKey
+    kind: ClassVar[EffectKind] = EffectKind.AWAIT_EVENT
+
+
+Command: TypeAlias = (
+    LlmCall
+    | Direct
+    | CallTool
+    | CallTools
+    | DurableStep
+    | Process
+    | ExecCode
+    | Checkpoint
+    | SyncExecutionEnvironment
+    | Sleep
+    | AwaitEvent
+)
+
+
+class Envelope(Value, frozen=True):
+    """One effect: validated when it is made, hashed to notice that something else is asked under the same key.
+
+    Raises:
+        Error: `runtime_effect_invocation_subject`, `runtime_effect_invocation_kind` or
+            `runtime_effect_replay_required` if invocation and command do not belong together.
+    """
+
+    invocation: Invocation
+    command: Command
+
+    def __post_init__(self) -> None:
+        subject = self.invocation.subject
+        if not isinstance(subject, EffectSubject):
+            raise Error(Code.RUNTIME_EFFECT_INVOCATION_SUBJECT, "the subject of an effect envelope must be an effect")
+        if not subject.effect_id.strip():
+            raise Error(Code.RUNTIME_EFFECT_INVOCATION_SUBJECT, "the effect id of an envelope must not be blank")
+        if subject.kind != self.command.kind:
+            raise Error(
+                Code.RUNTIME_EFFECT_INVOCATION_KIND,
+                f"the invocation says {subject.kind.value}, the command is {self.command.kind.value}",
+            )
+        if not self.invocation.replay_key:
+            raise Error(Code.RUNTIME_EFFECT_REPLAY_REQUIRED, "an effect envelope needs a replay key")
+
+    @property
+    def id(self) -> str:
+        """The effect id."""
+        return self.invocation.effect_id or ""
+
+    @property
+    def key(self) -> str:
+        """The replay key."""
+        return self.invocation.replay_key or ""
+
+    @property
+    def kind(self) -> EffectKind:
+        """The kind of the command."""
+        return self.command.kind
+
+    def fingerprint(self) -> str:
+        """sha256 over the canonical JSON of the whole envelope.
+
+        Raises:
+            Error: `runtime_effect_envelope_hash` if some part of it cannot be encoded.
+        """
+        try:
+            return digest(self)
+        except (TypeError, ValueError, OverflowError) as problem:
+            raise Error(
+                Code.RUNTIME_EFFECT_ENVELOPE_HASH, "the effect envelope cannot be encoded", because=str(problem)
+            ) from None
+
+
+# --- outcomes ---------------------------------------------------------------------------------------------------
+
+FailureClass = Literal["tool", "invalid", "timeout", "cancelled", "unavailable", "internal", "panic"]
+
+
+class Failure(Value, frozen=True):
+    """A known failure: it is certain that the call did not succeed. The code may be the tool's own."""
+
+    code: str
+    message: str
+    failure_class: FailureClass = "tool"
+    retry_safe: bool = False
+    retry_after_ms: int | None = None
+    attempts: int = 1
+    error_type: str = ""
+
+
+class Success(Value, frozen=True, tag="success", tag_field="status"):
+    """The call did what it should. A large value is kept as a blob, and `value` is then its readable head."""
+
+    value: Json = None
+    spilled: AttachmentRef | None = None
+
+
+class Failed(Value, frozen=True, tag="failure", tag_field="status"):
+    """The call failed, and we know it."""
+
+    failure: Failure
+
+
+class InDoubt(Value, frozen=True, tag="in_doubt", tag_field="status"):
+    """The call was dispatched and nobody knows whether it took effect. It is never re-run blindly."""
+
+    reason: Literal["worker_lost", "timeout", "cancelled", "drained", "declared"]
+    message: str = ""
+
+
+class NotRun(Value, frozen=True, tag="cancelled", tag_field="status"):
+    """The call was never dispatched."""
+
+    reason: str = ""
+
+
+ToolOutput: TypeAlias = Success | Failed | InDoubt | NotRun
+
+
+class CompletedToolCall(Value, frozen=True):
+    """The end of one attempt."""
+
+    call_id: CallId
+    tool_name: str
+    output: ToolOutput
+    duration_ms: int = 0
+
+
+class PendingCompletion(Value, frozen=True):
+    """How long to wait for somebody outside, and what silence or a cancel means."""
+
+    deadline_ms: int | None = None
+    on_timeout: Literal["error_as_result", "fail_turn"] = "error_as_result"
+    on_cancel: Literal["cancel_external_work", "ignore"] = "cancel_external_work"
+
+
+class Done(Value, frozen=True, tag="done", tag_field="status"):
+    """The attempt ended."""
+
+    result: CompletedToolCall
+
+
+class Pending(Value, frozen=True, tag="pending", tag_field="status"):
+    """The attempt handed its end to somebody outside."""
+
+    key: AwaitEventKey
+    pending: PendingCompletion = PendingCompletion()
+    duration_ms: int = 0
+
+
+Launch: TypeAlias = Done | Pending
+
+LlmErrorKind = Literal[
+    "auth", "quota", "rate_limit", "unavailable", "invalid", "too_large", "stream_cut", "stall", "refused", "internal"
+]
+
+
+class LlmError(Value, frozen=True):
+    """Why a model call gave no reply."""
+
+    kind: LlmErrorKind
+    message: str
+    retryable: bool = False
+    retry_after_ms: int | None = None
+    status: int | None = None
+
+
+class LlmCallOutcome(Value, frozen=True, tag="llm_call"):
+    """A reply, or the error of this attempt."""
+
+    reply: Reply | None = None
+    error: LlmError | None = None
+    text_streamed: bool = False
+    kind: ClassVar[EffectKind] = EffectKind.LLM_CALL
+
+
+class DirectOutcome(Value, frozen=True, tag="direct"):
+    """A reply, or the error."""
+
+    reply: Reply | None = None
+    error: LlmError | None = None
+    kind: ClassVar[EffectKind] = EffectKind.DIRECT
+
+
+class ToolCallOutcome(Value, frozen=True, tag="tool_call"):
+    """What became of one attempt, with the triggers it fired."""
+
+    launch: Launch
+    triggers: tuple[Json, ...] = ()
+    kind: ClassVar[EffectKind] = EffectKind.TOOL_CALL
+
+
+class ToolBatchOutcome(Value, frozen=True, tag="tool_batch"):
+    """What became of each call, in order."""
+
+    launches: tuple[Launch, ...]
+    triggers: tuple[Json, ...] = ()
+    kind: ClassVar[EffectKind] = EffectKind.TOOL_BATCH
+
+
+class StepFailure(Value, frozen=True):
+    """A step's own error: recorded and replayed like a value."""
+
+    code: str
+    message: str
+
+
+class DurableStepOutcome(Value, frozen=True, tag="durable_step"):
+    """The step's value, its error, or the doubt it was left in."""
+
+    value: Json = None
+    error: StepFailure | None = None
+    in_doubt: InDoubt | None = None
+    kind: ClassVar[EffectKind] = EffectKind.DURABLE_STEP
+
+
+class ProcessEffectOutcome(Value, frozen=True, tag="process"):
+    """What the process table answered."""
+
+    result: ProcessOutcome
+    kind: ClassVar[EffectKind] = EffectKind.PROCESS
+
+
+class ExecCodeOutcome(Value, frozen=True, tag="exec_code"):
+    """What the program answered, or its error."""
+
+    response: Json = None
+    error: str | None = None
+    kind: ClassVar[EffectKind] = EffectKind.EXEC_CODE
+
+
+class CheckpointOutcome(Value, frozen=True, tag="checkpoint"):
+    """What the checkpoint delivered, or its error."""
+
+    delivery: Json = None
+    error: StepFailure | None = None
+    kind: ClassVar[EffectKind] = EffectKind.CHECKPOINT
+
+
+class SyncOutcome(Value, frozen=True, tag="sync_execution_environment"):
+    """What changed, or the error."""
+
+    sync: Json = None
+    error: str | None = None
+    kind: ClassVar[EffectKind] = EffectKind.SYNC_EXECUTION_ENVIRONMENT
+
+
+class SleepOutcome(Value, frozen=True, tag="sleep"):
+    """The moment has come."""
+
+    kind: ClassVar[EffectKind] = EffectKind.SLEEP
+
+
+class AwaitEventOutcome(Value, frozen=True, tag="await_event"):
+    """How the promise ended."""
+
+    resolution: Resolution
+    kind: ClassVar[EffectKind] = EffectKind.AWAIT_EVENT
+
+
+Outcome: TypeAlias = (
+    LlmCallOutcome
+    | DirectOutcome
+    | ToolCallOutcome
+    | ToolBatchOutcome
+    | DurableStepOutcome
+    | ProcessEffectOutcome
+    | ExecCodeOutcome
+    | CheckpointOutcome
+    | SyncOutcome
+    | SleepOutcome
+    | AwaitEventOutcome
+)
+
+
+AnyOutcome = TypeVar("AnyOutcome", bound=Outcome)
+
+
+def _of_kind(outcome: Outcome, wanted: type[AnyOutcome]) -> AnyOutcome:
+    if isinstance(outcome, wanted):
+        return outcome
+    raise Error(
+        Code.RUNTIME_EFFECT_WRONG_OUTCOME,
+        f"expected the outcome of {wanted.kind.value}, got that of {outcome.kind.value}",
+        expected=wanted.kind.value,
+        actual=outcome.kind.value,
+    )
+
+
+def into_llm_call(outcome: Outcome) -> LlmCallOutcome:
+    """The outcome of an `llm_call`, or `runtime_effect_wrong_outcome`."""
+    return _of_kind(outcome, LlmCallOutcome)
+
+
+def into_direct(outcome: Outcome) -> DirectOutcome:
+    """The outcome of a `direct`, or `runtime_effect_wrong_outcome`."""
+    return _of_kind(outcome, DirectOutcome)
+
+
+def into_tool_call_effect(outcome: Outcome) -> ToolCallOutcome:
+    """The outcome of a `tool_call`, pending or done, or `runtime_effect_wrong_outcome`."""
+    return _of_kind(outcome, ToolCallOutcome)
+
+
+def into_tool_call(outcome: Outcome) -> CompletedToolCall:
+    """The completed call; `runtime_effect_tool_call_pending` while somebody outside still owes its end."""
+    match into_tool_call_effect(outcome).launch:
+        case Done(result=result):
+            return result
+        case Pending():
+            raise Error(Code.RUNTIME_EFFECT_TOOL_CALL_PENDING, "the tool call is pending: it has no output yet")
+
+
+def into_tool_batch(outcome: Outcome) -> ToolBatchOutcome:
+    """The outcome of a `tool_batch`, or `runtime_effect_wrong_outcome`."""
+    return _of_kind(outcome, ToolBatchOutcome)
+
+
+def into_durable_step(outcome: Outcome) -> DurableStepOutcome:
+    """The outcome of a `durable_step`, or `runtime_effect_wrong_outcome`."""
+    return _of_kind(outcome, DurableStepOutcome)
+
+
+def into_process(outcome: Outcome) -> ProcessOutcome:
+    """What the process table answered, or `runtime_effect_wrong_outcome`."""
+    return _of_kind(outcome, ProcessEffectOutcome).result
+
+
+def into_exec_code(outcome: Outcome) -> ExecCodeOutcome:
+    """The outcome of an `exec_code`, or `runtime_effect_wrong_outcome`."""
+    return _of_kind(outcome, ExecCodeOutcome)
+
+
+def into_checkpoint(outcome: Outcome) -> CheckpointOutcome:
+    """The outcome of a `checkpoint`, or `runtime_effect_wrong_outcome`."""
+    return _of_kind(outcome, CheckpointOutcome)
+
+
+def into_sync_execution_environment(outcome: Outcome) -> SyncOutcome:
+    """The outcome of a `sync_execution_environment`, or `runtime_effect_wrong_outcome`."""
+    return _of_kind(outcome, SyncOutcome)
+
+
+def into_sleep(outcome: Outcome) -> SleepOutcome:
+    """The outcome of a `sleep`, or `runtime_effect_wrong_outcome`."""
+    return _of_kind(outcome, SleepOutcome)
+
+
+def into_await_event(outcome: Outcome) -> Resolution:
+    """How the promise ended, or `runtime_effect_wrong_outcome`."""
+    return _of_kind(outcome, AwaitEventOutcome).resolution

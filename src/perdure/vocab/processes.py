@@ -1,0 +1,165 @@
+"""Commands to the process table and their outcomes, as effects carry them."""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias
+
+from perdure.codec import Json, digest
+from perdure.vocab.wire import Value
+
+ProcessListMode = Literal["live", "all"]
+
+
+class SessionScope(Value, frozen=True):
+    """Whose processes: a session, or one frame of it."""
+
+    session_id: str
+    frame_id: str = ""
+
+    @property
+    def id(self) -> str:
+        """The scope as effect ids spell it."""
+        return f"session:{self.session_id}/frame:{self.frame_id}" if self.frame_id else f"session:{self.session_id}"
+
+
+class StartProcess(Value, frozen=True, tag="start", tag_field="op"):
+    """Register a process and make it runnable."""
+
+    process_id: str
+    registration: Json
+    grant: Json = None
+    execution_context: Json = None
+
+    @property
+    def effect_id(self) -> str:
+        """Stable name of this command."""
+        return f"process:start:{self.process_id}"
+
+
+class ListProcesses(Value, frozen=True, tag="list", tag_field="op"):
+    """The processes visible from a scope."""
+
+    session_scope: SessionScope
+    mode: ProcessListMode = "live"
+
+    @property
+    def effect_id(self) -> str:
+        """Stable name of this command."""
+        return f"process:list:{self.session_scope.id}:{self.mode}"
+
+
+class TransferProcesses(Value, frozen=True, tag="transfer", tag_field="op"):
+    """Move visibility of processes from one scope to another."""
+
+    from_scope: SessionScope
+    to_scope: SessionScope
+    process_ids: tuple[str, ...]
+
+    @property
+    def effect_id(self) -> str:
+        """Stable name of this command."""
+        return f"process:transfer:{self.from_scope.id}:{self.to_scope.id}:{digest(self.process_ids)}"
+
+
+class DeleteSessionEdges(Value, frozen=True, tag="delete_session", tag_field="op"):
+    """Remove a session's edges to processes. Never cancels one."""
+
+    session_id: str
+
+    @property
+    def effect_id(self) -> str:
+        """Stable name of this command."""
+        return f"process:delete-session:{self.session_id}"
+
+
+class AwaitProcess(Value, frozen=True, tag="await", tag_field="op"):
+    """Wait for a process to end."""
+
+    process_id: str
+
+    @property
+    def effect_id(self) -> str:
+        """Stable name of this command."""
+        return f"process:await:{self.process_id}"
+
+
+class CancelProcess(Value, frozen=True, tag="cancel", tag_field="op"):
+    """Ask a process to end."""
+
+    process_id: str
+    reason: str | None = None
+
+    @property
+    def effect_id(self) -> str:
+        """Stable name of this command."""
+        return f"process:cancel:{self.process_id}"
+
+
+class SignalProcess(Value, frozen=True, tag="signal", tag_field="op"):
+    """Send a named signal to a process."""
+
+    process_id: str
+    signal_name: str
+    signal_id: str
+    payload: Json = None
+
+    @property
+    def effect_id(self) -> str:
+        """Stable name of this command."""
+        return f"process:signal:{self.process_id}:signal.{self.signal_name}:{self.signal_id}"
+
+
+ProcessCommand: TypeAlias = (
+    StartProcess | ListProcesses | TransferProcesses | DeleteSessionEdges | AwaitProcess | CancelProcess | SignalProcess
+)
+
+
+class ProcessStarted(Value, frozen=True, tag="start", tag_field="op"):
+    """The record of the started process."""
+
+    record: Json
+
+
+class ProcessesListed(Value, frozen=True, tag="list", tag_field="op"):
+    """What was visible."""
+
+    entries: tuple[Json, ...] = ()
+
+
+class ProcessesTransferred(Value, frozen=True, tag="transfer", tag_field="op"):
+    """Done; there is nothing to say."""
+
+
+class SessionEdgesDeleted(Value, frozen=True, tag="delete_session", tag_field="op"):
+    """What was removed."""
+
+    report: Json = None
+
+
+class ProcessAwaited(Value, frozen=True, tag="await", tag_field="op"):
+    """How it ended."""
+
+    output: Json
+
+
+class ProcessCancelled(Value, frozen=True, tag="cancel", tag_field="op"):
+    """The record after the request."""
+
+    record: Json
+
+
+class ProcessSignalled(Value, frozen=True, tag="signal", tag_field="op"):
+    """The event that was appended."""
+
+    event: Json
+
+
+ProcessOutcome: TypeAlias = (
+    ProcessStarted
+    | ProcessesListed
+    | ProcessesTransferred
+    | SessionEdgesDeleted
+    | ProcessAwaited
+    | ProcessCancelled
+    | ProcessSignalled
+)

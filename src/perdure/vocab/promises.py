@@ -1,0 +1,99 @@
+"""One-shot answers from outside: what is waited for, and how it can end."""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+from perdure.codec import Json
+from perdure.errors import Code, Error
+from perdure.ids import PromiseId, StreamId
+from perdure.vocab.wire import Value
+
+
+class ToolCompletion(Value, frozen=True, tag="tool_completion"):
+    """A tool call that somebody outside will finish. Belongs to one attempt."""
+
+    call_id: str
+    attempt: int = 1
+
+    def __post_init__(self) -> None:
+        _named(self.call_id)
+        _counted(self.attempt)
+
+
+class ProcessSignal(Value, frozen=True, tag="process_signal"):
+    """The n-th signal of a name sent to a process."""
+
+    process_id: str
+    name: str
+    ordinal: int
+
+    def __post_init__(self) -> None:
+        _named(self.process_id)
+        _named(self.name)
+        _counted(self.ordinal)
+
+
+class Custom(Value, frozen=True, tag="custom"):
+    """Anything an application names itself."""
+
+    key: str
+
+    def __post_init__(self) -> None:
+        _named(self.key)
+
+
+WaitIdentity: TypeAlias = ToolCompletion | ProcessSignal | Custom
+
+
+def _named(value: str) -> None:
+    if not value.strip():
+        raise Error(Code.INVALID_AWAIT_EVENT_WAIT_IDENTITY, "a wait identity has a blank name")
+
+
+def _counted(value: int) -> None:
+    if value < 1:
+        raise Error(Code.INVALID_AWAIT_EVENT_WAIT_IDENTITY, f"ordinals start at 1, not {value}")
+
+
+class AwaitEventKey(Value, frozen=True):
+    """Names one promise. The signature makes it a bearer capability."""
+
+    scope: str
+    wait: WaitIdentity
+    key_id: PromiseId
+    signature: str = ""
+
+
+class Ok(Value, frozen=True, tag="ok", tag_field="status"):
+    """Answered."""
+
+    value: Json = None
+
+
+class Err(Value, frozen=True, tag="err", tag_field="status"):
+    """Answered with a failure; the code is the answerer's own."""
+
+    code: str
+    message: str
+    raw: Json = None
+
+
+class TimedOut(Value, frozen=True, tag="timeout", tag_field="status"):
+    """Nobody answered in time."""
+
+
+class Cancelled(Value, frozen=True, tag="cancelled", tag_field="status"):
+    """The wait was given up."""
+
+
+Resolution: TypeAlias = Ok | Err | TimedOut | Cancelled
+
+
+class PromiseState(Value, frozen=True):
+    """A promise as the store holds it."""
+
+    id: PromiseId
+    stream: StreamId
+    resolution: Resolution | None = None
+    deadline_at: int | None = None

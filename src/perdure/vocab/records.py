@@ -1,0 +1,207 @@
+"""Log records: what a stream remembers. Journal and history at once; every other view is a fold of them.
+
+Laws: a record says what happened, in the past tense, and is never changed. Owned records are written by the lease
+holder and move the machine; admitted records are written by anyone and only add something to look at, so that
+their order among owned records cannot matter to a fold.
+
+Effect ids are local to the open turn: `m2.1` is the first attempt of the second model call, `c2.0.1` the first
+attempt of the first call of that reply; `.sleep` and `.probe` name what follows an attempt.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias
+
+import msgspec
+
+from perdure.codec import encode
+from perdure.errors import Code, Error
+from perdure.ids import BlobHash, CallId, EffectId, InputId, Seq, StreamId, TurnId, WorkerId
+from perdure.vocab.effects import Command, EffectKind, Outcome, ToolOutput
+from perdure.vocab.messages import InputPart
+from perdure.vocab.tools import DoubtPolicy, EffectClass
+from perdure.vocab.usage import Usage
+from perdure.vocab.wire import Value
+
+FORMAT = 1
+"""The highest record version this code writes and reads."""
+
+
+class Limits(Value, frozen=True):
+    """How far a turn may go."""
+
+    max_iterations: int = 50
+    no_progress: int = 12
+    model_attempts: int = 4
+    max_parallel_calls: int = 32
+
+
+class SessionOpened(Value, frozen=True, tag="session_opened"):
+    """The first record of a session."""
+
+    agent: str
+
+
+class InputAdmitted(Value, frozen=True, tag="input_admitted"):
+    """An input entered the log and will be answered by this turn."""
+
+    input: InputId
+    turn: TurnId
+    parts: tuple[InputPart, ...]
+    key: str = ""
+
+
+class TurnOpened(Value, frozen=True, tag="turn_opened"):
+    """A turn began, on a composition that no deploy can change.
+
+    Its model is shown the turns from `from_turn` on, whose records begin at `view_seq`.
+    """
+
+    turn: TurnId
+    index: int
+    composition: BlobHash
+    from_turn: int = 0
+    view_seq: Seq = Seq(0)
+    limits: Limits = Limits()
+
+
+class EffectStarted(Value, frozen=True, tag="effect_started"):
+    """An effect is about to be dispatched. For a `once` effect this is the intent, durable before dispatch."""
+
+    id: EffectId
+    kind: EffectKind
+    fingerprint: str
+    command: Command | None = None
+    effect: EffectClass = "pure"
+    doubt: DoubtPolicy = "tell"
+    worker: WorkerId = WorkerId("")
+    deadline_at: int | None = None
+    due_at: int | None = None
+
+
+class EffectSettled(Value, frozen=True, tag="effect_settled"):
+    """An effect has its outcome. It is never performed again."""
+
+    id: EffectId
+    outcome: Outcome
+    fingerprint: str = ""
+
+
+class OutcomeArrivedLate(Value, frozen=True, tag="outcome_arrived_late"):
+    """A worker that had lost its lease reports how its call really ended."""
+
+    call: CallId
+    id: EffectId
+    tool: str
+    output: ToolOutput
+
+
+class CancelRequested(Value, frozen=True, tag="cancel_requested"):
+    """Somebody asked for a turn to end. Admitted: written by anyone."""
+
+    turn: TurnId
+    request: str
+    origin: str = ""
+    reason: str = ""
+
+
+StopReason = Literal[
+    "cancelled", "max_iterations", "no_progress", "provider_error", "refused", "composition_lost", "replay_mismatch"
+]
+
+
+class TurnEnded(Value, frozen=True, tag="turn_ended"):
+    """A turn is over: finished with its last reply, or stopped for a reason."""
+
+    turn: TurnId
+    status: Literal["finished", "stopped"]
+    reason: StopReason | None = None
+    message: str = ""
+    usage: Usage = Usage()
+
+
+Record: TypeAlias = (
+    SessionOpened
+    | InputAdmitted
+    | TurnOpened
+    | EffectStarted
+    | EffectSettled
+    | OutcomeArrivedLate
+    | CancelRequested
+    | TurnEnded
+)
+
+
+_decoder = msgspec.json.Decoder(Record)
+
+
+class Row(Value, frozen=True):
+    """A record where it stands in a stream."""
+
+    stream: StreamId
+    seq: Seq
+    at: int
+    kind: str
+    data: bytes
+    key: str | None = None
+    version: int = FORMAT
+
+    @property
+    def record(self) -> Record:
+        """The record itself."""
+        return read(self.data)
+
+
+def write(record: Record) -> bytes:
+    """A record as it is stored."""
+    return encode(record)
+
+
+def read(data: bytes) -> Record:
+    """A stored record.
+
+    Raises:
+        Error: `format_newer` for a record this version does not know.
+    """
+    try:
+        return _decoder.decode(data)
+    except msgspec.ValidationError as problem:
+        raise Error(
+            Code.FORMAT_NEWER,
+            "a stored record has a shape this version does not know",
+            because=str(problem),
+            hint="open the store with the version that wrote it, or a later one",
+        ) from None
+
+
+def kind_of(record: Record) -> str:
+    """The tag under which a record is stored."""
+    return str(record.__struct_config__.tag)
+
+
+def open_key(turn: TurnId) -> str:
+    """The log key of a turn's beginning."""
+    return f"open:{turn}"
+
+
+def gate_key(turn: TurnId) -> str:
+    """The log key that completion and cancellation of a turn race for: exactly one of them gets it."""
+    return f"gate:{turn}"
+
+
+def end_key(turn: TurnId) -> str:
+    """The log key of the end of a turn whose gate a cancel request took."""
+    return f"end:{turn}"
+
+
+def key_of(record: Record) -> str | None:
+    """The log key a record claims, if it claims one."""
+    match record:
+        case TurnOpened(turn=turn):
+            return open_key(turn)
+        case TurnEnded(turn=turn, reason="cancelled"):
+            return end_key(turn)
+        case TurnEnded(turn=turn) | CancelRequested(turn=turn):
+            return gate_key(turn)
+        case _:
+            return None

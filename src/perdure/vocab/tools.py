@@ -1,0 +1,99 @@
+"""What a tool is, as data: its definition for the model and its durability for us. Both are captured per turn."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from perdure.codec import Json, digest
+from perdure.vocab.wire import Value
+
+EffectClass = Literal["pure", "idempotent", "once", "resumable"]
+DoubtPolicy = Literal["tell", "probe", "ask"]
+ToolPolicy = Literal["auto", "requires_approval", "client_side"]
+DeferrablePolicy = Literal["never", "automatic", "always"]
+
+
+class ToolHints(Value, frozen=True):
+    """What a tool says of its behaviour. Absent means unknown, which is read conservatively."""
+
+    readonly: bool | None = None
+    idempotent: bool | None = None
+    destructive: bool | None = None
+    open_world: bool | None = None
+    supports_background: bool | None = None
+    concurrency_class: str | None = None
+
+
+class RetryPolicy(Value, frozen=True):
+    """When a failed attempt may be tried again, and how long to wait before it.
+
+    `never`: not at all. `safe`: only a failure the tool itself declared safe to retry.
+    `idempotent`: any failure of a call that may run twice (refused for a `once` tool).
+    """
+
+    kind: Literal["never", "safe", "idempotent"] = "never"
+    max_attempts: int = 1
+    base_delay_ms: int = 200
+    max_delay_ms: int = 30_000
+
+    def delay_ms(self, failed_attempts: int, after_ms: int | None) -> int:
+        """Exponential from the base, capped; never earlier than the failure itself asked for."""
+        backoff = min(self.base_delay_ms * 2 ** max(0, failed_attempts - 1), self.max_delay_ms)
+        return max(backoff, after_ms or 0)
+
+
+class Durability(Value, frozen=True):
+    """The promises around a tool's execution."""
+
+    effect: EffectClass = "once"
+    doubt: DoubtPolicy = "tell"
+    retry: RetryPolicy = RetryPolicy()
+    timeout_ms: int | None = None
+    serial: bool = False
+    concurrency_class: str = ""
+
+
+class ToolDefinition(Value, frozen=True):
+    """A tool as the model and a user interface see it."""
+
+    name: str
+    description: str
+    parameters: Json
+    display_name: str = ""
+    kind: Literal["builtin", "client_side"] = "builtin"
+    policy: ToolPolicy = "auto"
+    category: str = ""
+    deferrable: DeferrablePolicy = "automatic"
+    hints: ToolHints = ToolHints()
+    full_parameters: Json = None
+
+
+class ToolContract(Value, frozen=True):
+    """Definition and durability together: what a turn captures, so that a deploy cannot change it in flight."""
+
+    definition: ToolDefinition
+    durability: Durability = Durability()
+
+    @property
+    def name(self) -> str:
+        """The name the model calls it by."""
+        return self.definition.name
+
+    @property
+    def arguments_digest(self) -> str:
+        """Changes exactly when the accepted arguments change."""
+        return digest(self.definition.parameters)
+
+
+class Composition(Value, frozen=True):
+    """Everything of an agent that a turn depends on. Stored once per content, referenced by hash."""
+
+    agent: str
+    model: str
+    instructions: str = ""
+    tools: tuple[ToolContract, ...] = ()
+    settings: Json = None
+
+    def tool(self, name: str) -> ToolContract | None:
+        """The captured contract of a tool, if the turn had one."""
+        return next((contract for contract in self.tools if contract.name == name), None)
