@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from perdure.observe.events import Cursor, Delta, Event, Fact, Gap
     from perdure.observe.why import Why
     from perdure.runtime.agent import Agent
-    from perdure.runtime.runtime import Runtime, run
+    from perdure.runtime.runtime import Runtime, Tuning, run
     from perdure.runtime.session import Sent, Session
     from perdure.runtime.shared import TurnResult
     from perdure.tools.context import CancelToken, ToolContext
@@ -41,6 +41,7 @@ _WHERE = {
     "ToolContext": "perdure.tools.context",
     "ToolError": "perdure.tools.errors",
     "ToolHints": "perdure.vocab.tools",
+    "Tuning": "perdure.runtime.runtime",
     "TurnResult": "perdure.runtime.shared",
     "Unknown": "perdure.tools.verdicts",
     "Usage": "perdure.vocab.usage",
@@ -70,6 +71,7 @@ __all__ = [
     "ToolContext",
     "ToolError",
     "ToolHints",
+    "Tuning",
     "TurnResult",
     "Unknown",
     "Usage",

@@ -96,8 +96,8 @@ def _under_way(rows: Sequence[Row]) -> list[Waiting]:
         match record:
             case EffectStarted(id=effect):
                 begun[effect] = row
-            case EffectSettled(outcome=LlmCallOutcome(reply=Reply() as found)):
-                reply, answered = (row, found), set()
+            case EffectSettled(outcome=LlmCallOutcome(reply=Reply() as said)):
+                reply, answered = (row, said), set()
             case EffectSettled(outcome=ToolCallOutcome(launch=Done(result=CompletedToolCall(call_id=call)))):
                 answered.add(call)
             case _:

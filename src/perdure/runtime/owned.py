@@ -202,6 +202,8 @@ class OwnedStream:
         Raises:
             Error: why the store refused it.
         """
+        if not self.settled:
+            self.store.counters.awaited += 1
         self.flush()
         if self._in_flight and not self.error:
             waiter = asyncio.get_running_loop().create_future()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Coroutine, Iterable
+from dataclasses import dataclass, field
 from typing import Self, TypeVar
 
 from perdure.clock import Clock
@@ -24,6 +25,19 @@ from perdure.tools.execute import ToolThreads
 T = TypeVar("T")
 
 WATCH_S = 0.025
+
+
+@dataclass(frozen=True, slots=True)
+class Tuning:
+    """What hardly anybody needs to change.
+
+    A worker that does not renew its lease for `lease_s` may be taken over. `drain_s` is how long a closing runtime
+    lets running turns finish before it hands them over.
+    """
+
+    clock: Clock = field(default_factory=SystemClock)
+    lease_s: float = 10.0
+    drain_s: float = 10.0
 
 
 class Runtime:
@@ -46,12 +60,11 @@ class Runtime:
         worker: bool = True,
         tenant: str = "default",
         deps: object = NOT_GIVEN,
-        clock: Clock | None = None,
-        lease_s: float = 10.0,
-        drain_s: float = 10.0,
+        tuning: Tuning | None = None,
     ) -> None:
-        self.clock: Clock = clock or SystemClock()
-        self.store = _store(store, self.clock, lease_ms=int(lease_s * 1000))
+        tuning = tuning or Tuning()
+        self.clock = tuning.clock
+        self.store = _store(store, self.clock, lease_ms=int(tuning.lease_s * 1000))
         self.tenant = Tenant(check_id(tenant, what="the tenant"))
         self.agents = _by_name(agents)
         self.hub = Hub()
@@ -60,8 +73,7 @@ class Runtime:
         self.worker: Worker | None = None
         self._wants_worker = worker
         self._deps = deps
-        self._renew_s = lease_s * 0.3
-        self._drain_s = drain_s
+        self._tuning = tuning
         self._threads = ToolThreads()
         self._tasks: list[asyncio.Task[None]] = []
         self._pid = 0
@@ -97,7 +109,7 @@ class Runtime:
             results=self.results,
             compositions=Compositions(self.store),
         )
-        self.worker = Worker(shared, renew_s=self._renew_s)
+        self.worker = Worker(shared, renew_s=self._tuning.lease_s * 0.3)
         self._tasks.append(asyncio.create_task(self.worker.run(), name="perdure:worker"))
 
     async def _watch(self) -> None:
@@ -131,7 +143,7 @@ class Runtime:
         """Take no more work; let running turns finish, then hand the rest over with its doubts recorded."""
         if self.worker and self._state == "open":
             self._state = "draining"
-            await self.worker.drain(self._drain_s if timeout is None else timeout)
+            await self.worker.drain(self._tuning.drain_s if timeout is None else timeout)
 
     def check_usable(self) -> None:
         """Refuse a runtime that is closed, not yet open, or inherited through a fork.

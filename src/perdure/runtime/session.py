@@ -96,10 +96,7 @@ class Sent:
                     shown += text
                     yield text
                 case Fact(record=EffectSettled(outcome=LlmCallOutcome(reply=Reply() as reply))):
-                    if reply.text.startswith(shown):
-                        rest = reply.text[len(shown) :]
-                    else:
-                        rest = f"\n{reply.text}"
+                    rest = reply.text[len(shown) :] if reply.text.startswith(shown) else f"\n{reply.text}"
                     shown = ""
                     if rest:
                         yield rest

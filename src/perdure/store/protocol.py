@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal, Protocol, TypeAlias
 
 from perdure.commit.plan import Blob, Entry, Plan, Receipt, Snapshot
@@ -115,12 +115,13 @@ Resolved: TypeAlias = Accepted | AlreadyResolved | Unknown
 
 @dataclass(slots=True)
 class Counters:
-    """What a store did, for tests and benchmarks: commits are transactions made durable."""
+    """What was done, for tests and benchmarks: commits are transactions made durable, `awaited` how often an owner had
+    to wait for one."""
 
     commits: int = 0
     statements: int = 0
     plans: int = 0
-    extra: dict[str, int] = field(default_factory=dict[str, int])
+    awaited: int = 0
 
 
 @dataclass(frozen=True, slots=True)

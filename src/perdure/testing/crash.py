@@ -47,37 +47,48 @@ def die() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def tripwire(store: Store, on_boundary: Callable[[Boundary], None]) -> Store:
-    """The same store, telling `on_boundary` before and after each write of a session."""
-    return cast(Store, _Tripwire(store, on_boundary))
+def tripwire(store: Store, on_boundary: Callable[[Boundary], None], *, hold_after: int | None = None) -> Store:
+    """The same store, telling `on_boundary` before and after each write of a session.
+
+    Writes after the `hold_after`-th never reach the store: a group commit would otherwise make them durable together
+    with it, and "right after that write" would not be a point in time.
+    """
+    return cast(Store, _Tripwire(store, on_boundary, hold_after))
 
 
 def tripwire_from_environment(store: Store) -> Store:
     """The same store, with the crash point or the trace file that the environment names; for child processes."""
-    kill_at, trace = os.environ.get(KILL_AT), os.environ.get(TRACE)
-    if not kill_at and not trace:
+    named, trace = os.environ.get(KILL_AT), os.environ.get(TRACE)
+    if not named and not trace:
         return store
+    kill_at = Boundary.parse(named) if named else None
 
     def on_boundary(boundary: Boundary) -> None:
         if trace:
             with Path(trace).open("a") as file:
                 file.write(f"{boundary}\n")
-        if kill_at and (boundary.n, boundary.side) == (Boundary.parse(kill_at).n, Boundary.parse(kill_at).side):
+        if kill_at and (boundary.n, boundary.side) == (kill_at.n, kill_at.side):
             die()
 
-    return tripwire(store, on_boundary)
+    hold_after = kill_at.n if kill_at and kill_at.side == "after" else None
+    return tripwire(store, on_boundary, hold_after=hold_after)
 
 
 class _Tripwire:
-    def __init__(self, store: Store, on_boundary: Callable[[Boundary], None]) -> None:
+    def __init__(self, store: Store, on_boundary: Callable[[Boundary], None], hold_after: int | None) -> None:
         self._store = store
         self._on_boundary = on_boundary
+        self._hold_after = hold_after
         self._writes = 0
 
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> object:
             return getattr(self._store, name)
+
+    @property
+    def _held(self) -> bool:
+        return self._hold_after is not None and self._writes >= self._hold_after
 
     def _next(self, what: str) -> Callable[[], None]:
         self._writes += 1
@@ -87,6 +98,8 @@ class _Tripwire:
 
     def append(self, plan: Plan) -> Awaitable[Receipt]:
         """Append, with a boundary on each side."""
+        if self._held:
+            return asyncio.get_running_loop().create_future()
         after = self._next(f"append {describe(plan)}")
         future = asyncio.ensure_future(self._store.append(plan))
         if future.done():
@@ -97,6 +110,8 @@ class _Tripwire:
 
     async def admit(self, delivery: Delivery, *, claim_for: WorkerId | None = None) -> Admission:
         """Admit, with a boundary on each side."""
+        if self._held:
+            await asyncio.get_running_loop().create_future()
         after = self._next(f"admit {type(delivery.item).__name__.lower()}")
         admission = await self._store.admit(delivery, claim_for=claim_for)
         after()
@@ -104,6 +119,8 @@ class _Tripwire:
 
     async def claim(self, stream: StreamId, worker: WorkerId) -> Claim | Held | None:
         """Claim, with a boundary on each side."""
+        if self._held:
+            await asyncio.get_running_loop().create_future()
         after = self._next("claim")
         claim = await self._store.claim(stream, worker)
         after()

@@ -106,7 +106,7 @@ class _NotGiven:
 NOT_GIVEN: Final = _NotGiven()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+@dataclass(frozen=True, kw_only=True, repr=False)  # no slots: with them, `ToolContext[Deps](...)` fails on 3.11
 class ToolContext(Generic[Deps]):
     """One call, as its tool sees it. `idempotency_key` is the same for every attempt, after every restart.
 

@@ -146,20 +146,25 @@ async def _run(
     ended = await _watch(body, ctx, deadline)
     if isinstance(ended, Returned) and inspect.isawaitable(ended.value):
         # A plain function that returned a coroutine, as many decorators make of an async one.
-        ended = await _second_half(ended.value, ctx, threads, deadline)
+        second = _AsyncBody(functools.partial(_same, ended.value), threads, ctx.tool_name)
+        second.future.add_done_callback(functools.partial(_close_unstarted, ended))
+        ended = _started(await _watch(second, ctx, deadline))
     return ended
 
 
-async def _second_half(
-    awaitable: object, ctx: ToolContext[object], threads: ToolThreads, deadline: float | None
-) -> Ended | TimedOut:
-    try:
-        ended = await _watch(_AsyncBody(lambda: awaitable, threads, ctx.tool_name), ctx, deadline)
-    finally:
-        if inspect.iscoroutine(awaitable) and inspect.getcoroutinestate(awaitable) == inspect.CORO_CREATED:
-            awaitable.close()
+def _same(awaitable: object) -> object:
+    return awaitable
+
+
+def _started(ended: Ended | TimedOut) -> Ended | TimedOut:
     # The first half did run, so this call has started, whatever became of the second.
     return TimedOut() if isinstance(ended, TimedOut) and isinstance(ended.late, NotStarted) else ended
+
+
+def _close_unstarted(ended: Ended, _: object = None) -> None:
+    value = ended.value if isinstance(ended, Returned) else None
+    if inspect.iscoroutine(value) and inspect.getcoroutinestate(value) == inspect.CORO_CREATED:
+        value.close()
 
 
 async def _watch(body: _Body, ctx: ToolContext[object], deadline: float | None) -> Ended | TimedOut:
@@ -172,17 +177,25 @@ async def _watch(body: _Body, ctx: ToolContext[object], deadline: float | None) 
     if body.future.done():
         return _end_of(body.future)
     await _stop(body, ctx)
-    return TimedOut(_end_of(body.future) if body.future.done() else None)
+    late = _end_of(body.future) if body.future.done() else None
+    return TimedOut(None if isinstance(late, Returned) and inspect.isawaitable(late.value) else late)
 
 
 async def _stop(body: _Body, ctx: ToolContext[object]) -> None:
     ctx.cancellation.cancel()
     body.stop()
+    body.future.add_done_callback(_discard)
     try:
         await asyncio.wait({body.future}, timeout=GRACE_MS / 1000)
     finally:
         if not body.future.done() and body.abandon():
             logger.warning("the tool %s ignored its cancellation and was left running", ctx.tool_name, extra=_of(ctx))
+
+
+def _discard(future: asyncio.Future[Ended]) -> None:
+    # A coroutine that comes back after the stop will never be awaited.
+    if not future.cancelled():
+        _close_unstarted(future.result())
 
 
 def _end_of(future: asyncio.Future[Ended]) -> Ended:

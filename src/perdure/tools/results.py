@@ -38,10 +38,10 @@ def keep(value: object) -> Kept | Unstorable:
 
 def _keep(value: object) -> Kept | Unstorable:
     try:
-        plain = codec.to_json(value)
+        # Written and read back: a live call must return exactly what a replay of it will (a tuple is a list then).
+        plain: Json = codec.decode(codec.encode(codec.to_json(value)))
         if not _depth_within(plain, MAX_DEPTH):
             return Unstorable("$", f"it is nested more than {MAX_DEPTH} levels deep")
-        codec.encode(plain)
     except Error as problem:
         path = str(problem.details.get("path", "$"))
         return Unstorable(_clean(path), _clean(problem.because or problem.message))

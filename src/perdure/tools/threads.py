@@ -116,19 +116,18 @@ class ToolThreads:
             return
         self._started += 1
         thread = threading.Thread(target=self._work, name=f"perdure-tool-{self._started}", daemon=True)
-        self._threads.add(thread)
         try:
             thread.start()
         except RuntimeError:  # the system is out of threads; those we have will come to it
-            self._threads.discard(thread)
+            return
+        self._threads.add(thread)
+        self._idle += 1
 
     def _work(self) -> None:
         me = threading.current_thread()
         while job := self._next(me):
             ended = job.run()
-            with self._changed:
-                replaced = job.state == "abandoned"
-                job.state = "done"
+            replaced = self._finish(job)
             job.deliver(ended)
             del job, ended  # an idle thread must not keep a result alive
             if replaced:
@@ -137,9 +136,8 @@ class ToolThreads:
     def _next(self, me: threading.Thread) -> Job | None:
         with self._changed:
             while not self._queue and not self._closed:
-                self._idle += 1
                 self._changed.wait()
-                self._idle -= 1
+            self._idle -= 1
             if not self._queue:
                 self._threads.discard(me)
                 return None
@@ -147,6 +145,14 @@ class ToolThreads:
             job.state = "running"
             job.thread = me
             return job
+
+    def _finish(self, job: Job) -> bool:
+        """Free again, before anybody hears of the end: whoever does may submit the next job at once."""
+        with self._changed:
+            replaced = job.state == "abandoned"
+            job.state = "done"
+            self._idle += not replaced
+            return replaced
 
     def withdraw(self, job: Job, reason: str) -> bool:
         """Take back a job that has not started. False if it has: then it runs on."""

@@ -23,7 +23,7 @@ class Grumpy(BaseModel):
     a: int
 
     @field_serializer("a")
-    def _refuse(self, value: int) -> NoReturn:
+    def _refuse(self, value: int) -> int:
         raise KeyError(value)
 
 
@@ -61,7 +61,7 @@ def circle() -> Json:
         (None, None),
         ({"a": [1, 2.5, "x", True]}, {"a": [1, 2.5, "x", True]}),
         (Decimal("1.10"), "1.10"),
-        (dt.datetime(2026, 1, 2, tzinfo=dt.timezone.utc), "2026-01-02T00:00:00Z"),
+        (dt.datetime(2026, 1, 2, tzinfo=dt.UTC), "2026-01-02T00:00:00Z"),
         (UUID(int=1), "00000000-0000-0000-0000-000000000001"),
         (Receipt(total=Decimal("9.99"), at=dt.date(2026, 1, 2)), {"total": "9.99", "at": "2026-01-02"}),
         ([Reading(Point(1))], [{"value": {"x": 1}}]),

@@ -1,4 +1,4 @@
--- Every statement of the store. `-- name: x` begins a query; the hot ones are first.
+-- Every statement of the store, each under its name; the hot ones are first.
 
 -- name: stream_state
 SELECT id, owner, fence, n, last_seq, format FROM streams WHERE stream = ?

@@ -142,9 +142,8 @@ class SqliteStore:
 
     async def register(self, worker: WorkerId, *, pid: int, version: str, now: int) -> None:
         """Make a worker known and alive, and take its lock."""
-        self._refuse_in_child()
+        locked = await self._reading().blocking(lambda: self._locks.hold(worker))
         self._leases.adopt(worker)
-        locked = self._locks.hold(worker)
         row = WorkerRow(worker, pid, version, now, self._leases.end(), self._leases.boot, int(locked))
         await self._write(lambda tx: claims.register(tx, row))
 

@@ -194,10 +194,14 @@ class Writer:
                 self._busy = True
             if batch:
                 self._commit_together(batch)
-                self._answer(batch)
-            self._checkpoint_if_due()
             with self._mutex:
-                self._busy = False
+                due = self._checkpoint_due()
+                self._busy = due  # free before the answers: whoever hears one may commit at once
+            self._answer(batch)
+            if due:
+                self._checkpoint()
+                with self._mutex:
+                    self._busy = False
             if time.monotonic() < self._foreign_until:
                 time.sleep(random.uniform(0.0002, 0.001))  # another process writes too: let it have its turn
 
@@ -334,15 +338,14 @@ class Writer:
     def _checkpoint_due(self) -> bool:
         return self._unchecked_bytes >= CHECKPOINT_BYTES
 
-    def _checkpoint_if_due(self) -> None:
+    def _checkpoint(self) -> None:
         """Move the write-ahead log into the file: by us and here, because the driver would do it on the event loop."""
-        if self._checkpoint_due() and self._connection is not None:
+        self._unchecked_bytes = 0
+        if self._connection is not None:
             try:
                 self._connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
             except sqlite3.Error as problem:
                 self._fail([], problem)
-        if self._checkpoint_due():
-            self._unchecked_bytes = 0
 
     # --- the end
 

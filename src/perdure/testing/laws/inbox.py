@@ -10,6 +10,7 @@ import pytest
 from perdure.errors import Code, Error
 from perdure.ids import InputId, TurnId
 from perdure.inbox.admit import Admitted, Conflict, Duplicate
+from perdure.inbox.items import Input
 from perdure.testing.laws.bench import (
     ANN,
     BOB,
@@ -130,8 +131,9 @@ class InboxLaws:
         results = await asyncio.gather(*(bench.store.admit(d) for d in deliveries))
         assert sum(isinstance(r, Admitted) for r in results) == 1
         (row,) = await bench.store.inbox(stream)
-        winner = [r.turn for r in results if isinstance(r, Duplicate)]
-        assert winner == [row.item.turn] * 63  # pyright: ignore[reportAttributeAccessIssue] - an Input
+        assert isinstance(row.item, Input)
+        told = [r.turn for r in results if isinstance(r, Duplicate)]
+        assert told == [row.item.turn] * 63
 
     # --- deliveries of a plan
 

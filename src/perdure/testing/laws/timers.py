@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from perdure.commit.plan import ClearTimer, SetTimer
 from perdure.errors import Code
-from perdure.testing.laws.bench import ANN, Bench, enlist, held, note, parked, refusal, take
+from perdure.testing.laws.bench import ANN, BOB, Bench, enlist, held, note, parked, refusal, take
 
 
 class TimerLaws:
@@ -31,11 +31,11 @@ class TimerLaws:
     async def test_a_timer_survives_reopening_and_a_new_owner(self, bench: Bench) -> None:
         hold = await parked(bench, timers=(SetTimer("nap", 500),))
         other = await bench.reopen()
-        await enlist(bench, ANN, store=other)
-        successor = await take(other, hold.stream, ANN)
+        await enlist(bench, BOB, store=other)
+        successor = await take(other, hold.stream, BOB)
         await other.append(successor.parting(timers=(SetTimer("nap", 900),)))
         assert await other.next_due() == 500
-        assert await other.claimable(ANN, limit=9, now=500) == (hold.stream,)
+        assert await other.claimable(BOB, limit=9, now=500) == (hold.stream,)
 
     async def test_a_timer_that_fired_is_cleared_by_its_owner(self, bench: Bench) -> None:
         hold = await held(bench)

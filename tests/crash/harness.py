@@ -1,0 +1,98 @@
+"""Real child processes for crash tests: forked from a warm server, killed by SIGKILL, started again."""
+
+from __future__ import annotations
+
+import multiprocessing
+import signal
+from dataclasses import dataclass
+from pathlib import Path
+
+from perdure import Runtime
+from perdure.testing.crash import KILL_AT, TRACE, Boundary
+from perdure.vocab.messages import Message, ToolCall, ToolResult
+from tests.crash.scenarios import DIE_IN, Ledger, run
+
+_processes = multiprocessing.get_context("forkserver")
+_processes.set_forkserver_preload(["tests.crash.scenarios", "pydantic"])
+
+
+def child(scenario: str, folder: Path, environment: dict[str, str] | None = None) -> int:
+    """Run a scenario in a child process; its exit code (-9 if it was killed)."""
+    process = _processes.Process(target=run, args=(scenario, str(folder), environment or {}))
+    process.start()
+    process.join(60)
+    if process.is_alive():
+        process.kill()
+        process.join()
+        raise AssertionError(f"{scenario} hung with {environment}")
+    code = process.exitcode
+    assert code is not None
+    return code
+
+
+def trace(scenario: str, folder: Path) -> list[Boundary]:
+    """The durable boundaries of an undisturbed run."""
+    path = folder / "trace"
+    assert child(scenario, folder, {TRACE: str(path)}) == 0
+    return [Boundary.parse(line) for line in path.read_text().splitlines()]
+
+
+@dataclass(frozen=True)
+class Killed:
+    """What a kill did: the dispatches by tool when the process died, and when its successor was done."""
+
+    at_kill: dict[str, int]
+    at_end: dict[str, int]
+    answer: str
+
+
+def kill_and_recover(scenario: str, folder: Path, environment: dict[str, str]) -> Killed:
+    """Kill a child as told, start it again, let it finish."""
+    ledger = Ledger(folder / "ledger")
+    code = child(scenario, folder, environment)
+    assert code == -signal.SIGKILL, f"the child was not killed at {environment} but ended with {code}"
+    at_kill = _counts(ledger)
+    assert child(scenario, folder) == 0
+    return Killed(at_kill, _counts(ledger), (folder / "answer").read_text())
+
+
+def at(boundary: Boundary) -> dict[str, str]:
+    """The environment that kills at a boundary."""
+    return {KILL_AT: str(boundary)}
+
+
+def inside(place: str) -> dict[str, str]:
+    """The environment that kills inside a tool or a model's stream."""
+    return {DIE_IN: place}
+
+
+def _counts(ledger: Ledger) -> dict[str, int]:
+    names = {name for name, _ in ledger.lines()}
+    return {name: ledger.count(name) for name in names}
+
+
+async def final_history(folder: Path) -> tuple[Message, ...]:
+    """The conversation as it stands, read by an observer that works on nothing."""
+    async with Runtime(f"sqlite:///{folder / 's.db'}", worker=False) as rt:
+        session = rt.existing("s")
+        why = await session.why()
+        assert why.status == "idle", why
+        assert why.queued == 0
+        return await session.history()
+
+
+def assert_valid_for_a_provider(messages: tuple[Message, ...]) -> None:
+    """Every call is answered at once, exactly once, in order; nothing is empty; roles alternate as they must."""
+    assert messages[0].role == "user"
+    owed: list[str] = []
+    before = ""
+    for message in messages:
+        assert message.parts, "an empty message"
+        assert message.role != before, f"two {message.role} messages in a row"
+        if owed:
+            assert message.role == "tool"
+        results = [part.call for part in message.parts if isinstance(part, ToolResult)]
+        assert results == owed
+        owed = [part.id for part in message.parts if isinstance(part, ToolCall)]
+        before = message.role
+    assert not owed

@@ -1,0 +1,240 @@
+"""The turns that are killed: each builds an agent whose tools write every dispatch to a ledger, and runs one input.
+
+A child process calls `run(name, ...)`. It may be told, through the environment, to die at a durable boundary, inside a
+tool right after its outside effect, or in the middle of the model's stream.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+from perdure import Agent, DidNotHappen, Happened, Runtime, ToolContext, ToolError, Unknown, tool
+from perdure.models.protocol import Model, ModelEvent, ModelRequest, TextDelta
+from perdure.models.scripted import ScriptedModel, call, calls, cut, say
+from perdure.runtime.clock import SystemClock
+from perdure.store.sqlite.store import SqliteStore
+from perdure.testing.crash import die, tripwire_from_environment
+from perdure.tools.decorator import AnyTool
+from perdure.vocab.tools import RetryPolicy
+
+DIE_IN = "PERDURE_DIE_IN"
+
+
+class Ledger:
+    """The outside world: remembers every dispatch, never forgives a second one."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def write(self, tool_name: str, key: str) -> None:
+        descriptor = os.open(self.path, os.O_APPEND | os.O_CREAT | os.O_WRONLY)
+        os.write(descriptor, f"{tool_name} {key}\n".encode())
+        os.close(descriptor)
+        if os.environ.get(DIE_IN) == tool_name:
+            die()
+
+    def lines(self) -> list[tuple[str, str]]:
+        if not self.path.exists():
+            return []
+        pairs = (line.rsplit(" ", 1) for line in self.path.read_text().splitlines())
+        return [(name, key) for name, key in pairs]
+
+    def count(self, tool_name: str) -> int:
+        return sum(name == tool_name for name, _ in self.lines())
+
+
+class Mortal:
+    """A model that can die after its first words."""
+
+    def __init__(self, model: ScriptedModel) -> None:
+        self._model = model
+        self.name = model.name
+        self._asked = 0
+
+    async def stream(self, request: ModelRequest) -> AsyncIterator[ModelEvent]:
+        self._asked += 1
+        async for event in self._model.stream(request):
+            yield event
+            if isinstance(event, TextDelta) and os.environ.get(DIE_IN) == f"model {self._asked}":
+                die()
+
+
+def one_once(ledger: Ledger) -> tuple[Model, list[AnyTool]]:
+    @tool
+    async def charge(ctx: ToolContext, cents: int) -> str:
+        """Charge a card."""
+        ledger.write("charge", ctx.idempotency_key)
+        return f"charged {cents}"
+
+    return ScriptedModel(call("charge", cents=5), say("all done")), [charge]
+
+
+def three_classes(ledger: Ledger) -> tuple[Model, list[AnyTool]]:
+    """Three tools of different classes in one reply, made to finish one after another."""
+
+    @tool(effect="pure")
+    async def look(ctx: ToolContext) -> str:
+        """Look something up."""
+        ledger.write("look", ctx.idempotency_key)
+        await asyncio.sleep(0.08)
+        return "seen"
+
+    @tool(effect="idempotent")
+    async def put(ctx: ToolContext) -> str:
+        """Put something somewhere."""
+        ledger.write("put", ctx.idempotency_key)
+        await asyncio.sleep(0.16)
+        return "put"
+
+    @tool(effect="once")
+    async def charge(ctx: ToolContext) -> str:
+        """Charge a card."""
+        ledger.write("charge", ctx.idempotency_key)
+        await asyncio.sleep(0.24)
+        return "charged"
+
+    return ScriptedModel(calls(call("look"), call("put"), call("charge")), say("all done")), [look, put, charge]
+
+
+def queued(ledger: Ledger) -> tuple[Model, list[AnyTool]]:
+    """Two once calls of one concurrency class and a serial one: each waits for the one before it."""
+
+    @tool(concurrency_class="bank")
+    async def first(ctx: ToolContext) -> str:
+        """First."""
+        ledger.write("first", ctx.idempotency_key)
+        return "1"
+
+    @tool(concurrency_class="bank")
+    async def second(ctx: ToolContext) -> str:
+        """Second."""
+        ledger.write("second", ctx.idempotency_key)
+        return "2"
+
+    @tool(serial=True)
+    async def third(ctx: ToolContext) -> str:
+        """Third."""
+        ledger.write("third", ctx.idempotency_key)
+        return "3"
+
+    return ScriptedModel(calls(call("third"), call("first"), call("second")), say("all done")), [first, second, third]
+
+
+def probed(ledger: Ledger) -> tuple[Model, list[AnyTool]]:
+    """A probe that reads the ledger: it answers either way, according to what really happened."""
+
+    def ask(ctx: ToolContext) -> Happened | DidNotHappen:
+        done = any(key == ctx.idempotency_key for _, key in ledger.lines())
+        return Happened("charged, says the bank") if done else DidNotHappen()
+
+    @tool(probe=ask)
+    async def charge(ctx: ToolContext) -> str:
+        """Charge a card."""
+        ledger.write("charge", ctx.idempotency_key)
+        return "charged"
+
+    return ScriptedModel(call("charge"), say("all done")), [charge]
+
+
+def probe_unknown(ledger: Ledger) -> tuple[Model, list[AnyTool]]:
+    """A probe that cannot tell."""
+
+    def ask(ctx: ToolContext) -> Unknown:
+        return Unknown("the bank does not answer")
+
+    @tool(probe=ask)
+    async def charge(ctx: ToolContext) -> str:
+        """Charge a card."""
+        ledger.write("charge", ctx.idempotency_key)
+        return "charged"
+
+    return ScriptedModel(call("charge"), say("all done")), [charge]
+
+
+def retried(ledger: Ledger) -> tuple[Model, list[AnyTool]]:
+    """A once tool that fails the first time and says that trying again is safe."""
+
+    @tool(retries=RetryPolicy(kind="safe", max_attempts=2, base_delay_ms=30))
+    async def charge(ctx: ToolContext) -> str:
+        """Charge a card."""
+        ledger.write("charge", ctx.idempotency_key)
+        if ctx.attempt == 1:
+            raise ToolError("busy, nothing was charged", retry_safe=True)
+        return "charged"
+
+    return ScriptedModel(call("charge"), say("all done")), [charge]
+
+
+def failing(ledger: Ledger) -> tuple[Model, list[AnyTool]]:
+    """A once tool that fails, which is an outcome like any other."""
+
+    @tool
+    async def charge(ctx: ToolContext) -> str:
+        """Charge a card."""
+        ledger.write("charge", ctx.idempotency_key)
+        raise ToolError("card declined", code="declined")
+
+    return ScriptedModel(call("charge"), say("all done")), [charge]
+
+
+def timing_out(ledger: Ledger) -> tuple[Model, list[AnyTool]]:
+    """A once tool that never comes back: in doubt, not failed."""
+
+    @tool(timeout="60ms")
+    async def charge(ctx: ToolContext) -> str:
+        """Charge a card."""
+        ledger.write("charge", ctx.idempotency_key)
+        await asyncio.sleep(3600)
+        return "never"
+
+    return ScriptedModel(call("charge"), say("all done")), [charge]
+
+
+def stream_cut(ledger: Ledger) -> tuple[Model, list[AnyTool]]:
+    """The provider's stream breaks once after the tool ran; the call is not made again."""
+
+    @tool
+    async def charge(ctx: ToolContext) -> str:
+        """Charge a card."""
+        ledger.write("charge", ctx.idempotency_key)
+        return "charged"
+
+    return ScriptedModel(call("charge"), cut(after="all d"), say("all done")), [charge]
+
+
+SCENARIOS: dict[str, Callable[[Ledger], tuple[Model, list[AnyTool]]]] = {
+    scenario.__name__: scenario
+    for scenario in (
+        one_once,
+        three_classes,
+        queued,
+        probed,
+        probe_unknown,
+        retried,
+        failing,
+        timing_out,
+        stream_cut,
+    )
+}
+
+
+async def _run(name: str, folder: Path) -> None:
+    model, tools = SCENARIOS[name](Ledger(folder / "ledger"))
+    if isinstance(model, ScriptedModel):
+        model = Mortal(model)
+    clock = SystemClock()
+    store = tripwire_from_environment(SqliteStore(folder / "s.db", clock))
+    async with Runtime(store, agents=[Agent("a", model=model, tools=tools)]) as rt:
+        session = await rt.session("s", agent="a")
+        sent = await session.send("go", key="the-only-input")
+        result = await sent.result(timeout=30)
+        (folder / "answer").write_text(f"{result.status} {result.text}")
+
+
+def run(name: str, folder: str, environment: dict[str, str]) -> None:
+    """What a child process does: the whole turn, or as much of it as it lives to see."""
+    os.environ.update(environment)
+    asyncio.run(_run(name, Path(folder)))
