@@ -60,13 +60,49 @@ def to_json(value: object, *, where: str = "$") -> Json:
             `invalid_text` for text that is not valid Unicode.
     """
     try:
-        plain = msgspec.to_builtins(value, str_keys=True, enc_hook=_convert)
+        plain = _plain(value)
+        _refuse_what_json_cannot_carry(plain, where)
     except RecursionError:
-        raise Error(Code.INVALID_JSON, f"{where} refers to itself or is nested too deeply", path=where) from None
+        path = _refused_at(value, where)
+        raise Error(Code.INVALID_JSON, f"{path} refers to itself or is nested too deeply", path=path) from None
     except (TypeError, NotImplementedError, ValueError) as problem:
-        raise Error(Code.INVALID_JSON, f"{where} cannot be stored as JSON", because=str(problem), path=where) from None
-    _refuse_what_json_cannot_carry(plain, where)
+        path = _refused_at(value, where)
+        raise Error(Code.INVALID_JSON, f"{path} cannot be stored as JSON", because=str(problem), path=path) from None
     return plain
+
+
+def _plain(value: object) -> Json:
+    return msgspec.to_builtins(value, str_keys=True, enc_hook=_convert)
+
+
+def _refused_at(value: object, where: str) -> str:
+    """Where the part stands that is to blame: followed through lists and dicts, up to a cycle or a stranger."""
+    above: list[object] = []
+    path = where
+    while len(above) < _BLAMED_LEVELS:
+        if any(value is other for other in above):
+            return path
+        above.append(value)
+        refused = next(((step, part) for step, part in _parts(value) if not _is_plain(part)), None)
+        if refused is None:
+            return path
+        path, value = f"{path}{refused[0]}", refused[1]
+    return where
+
+
+def _parts(value: Json) -> Iterator[tuple[str, object]]:
+    if isinstance(value, dict):
+        yield from ((f".{key}", item) for key, item in _items(value))
+    elif isinstance(value, list | tuple):
+        yield from ((f"[{index}]", item) for index, item in enumerate(_elements(value)))
+
+
+def _is_plain(value: object) -> bool:
+    try:
+        _plain(value)
+    except (RecursionError, TypeError, NotImplementedError, ValueError):
+        return False
+    return True
 
 
 def _convert(value: object) -> object:
@@ -145,3 +181,4 @@ def _show(value: Json) -> str:
 
 _ABSENT = object()
 _SHOWN_BYTES = 2048
+_BLAMED_LEVELS = 64

@@ -44,7 +44,7 @@ def check_id(value: object, *, what: str) -> str:
         raise Error(Code.INVALID_ID, f"{what} is not valid Unicode text") from None
     if size > MAX_ID_BYTES:
         raise Error(Code.INVALID_ID, f"{what} is {size} bytes long", because=f"the limit is {MAX_ID_BYTES}")
-    if any(ord(c) < 32 or ord(c) == 127 for c in value):
+    if any(ord(c) < 32 or 127 <= ord(c) < 160 for c in value):
         raise Error(Code.INVALID_ID, f"{what} has a control character in it")
     return value
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import multiprocessing
 import signal
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
+from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
 from perdure import Runtime
@@ -12,14 +15,34 @@ from perdure.testing.crash import KILL_AT, TRACE, Boundary
 from perdure.vocab.messages import Message, ToolCall, ToolResult
 from tests.crash.scenarios import DIE_IN, Ledger, run
 
-_processes = multiprocessing.get_context("forkserver")
-_processes.set_forkserver_preload(["tests.crash.scenarios", "pydantic"])
+processes = multiprocessing.get_context("forkserver")
+processes.set_forkserver_preload(["tests.crash.scenarios", "pydantic"])
+
+
+def start(scenario: str, folder: Path, environment: dict[str, str] | None = None) -> ForkServerProcess:
+    """Start a scenario in a child process and let it run."""
+    process = processes.Process(target=run, args=(scenario, str(folder), environment or {}))
+    process.start()
+    return process
+
+
+def wait_until(condition: Callable[[], bool], *, seconds: float = 20.0) -> None:
+    """Wait for a state, not for a time."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it did not come to that"
+        time.sleep(0.01)
+
+
+def is_stopped(pid: int | None) -> bool:
+    """Whether a process is stopped by a signal."""
+    state = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+    return state == "T"
 
 
 def child(scenario: str, folder: Path, environment: dict[str, str] | None = None) -> int:
     """Run a scenario in a child process; its exit code (-9 if it was killed)."""
-    process = _processes.Process(target=run, args=(scenario, str(folder), environment or {}))
-    process.start()
+    process = start(scenario, folder, environment)
     process.join(60)
     if process.is_alive():
         process.kill()

@@ -8,19 +8,23 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
-from perdure import Agent, DidNotHappen, Happened, Runtime, ToolContext, ToolError, Unknown, tool
+from perdure import Agent, DidNotHappen, Happened, Runtime, ToolContext, ToolError, Tuning, Unknown, tool
 from perdure.models.protocol import Model, ModelEvent, ModelRequest, TextDelta
 from perdure.models.scripted import ScriptedModel, call, calls, cut, say
 from perdure.runtime.clock import SystemClock
+from perdure.store.protocol import Store
 from perdure.store.sqlite.store import SqliteStore
-from perdure.testing.crash import die, tripwire_from_environment
+from perdure.testing.crash import Boundary, die, tripwire, tripwire_from_environment
 from perdure.tools.decorator import AnyTool
 from perdure.vocab.tools import RetryPolicy
 
 DIE_IN = "PERDURE_DIE_IN"
+STOP_AT = "PERDURE_STOP_AT"
+LEASE_S = "PERDURE_LEASE_S"
 
 
 class Ledger:
@@ -221,13 +225,76 @@ SCENARIOS: dict[str, Callable[[Ledger], tuple[Model, list[AnyTool]]]] = {
 }
 
 
+def zombie(ledger: Ledger) -> tuple[Model, list[AnyTool]]:
+    """A once tool that takes as long as it is told to: until a file appears."""
+
+    @tool
+    async def charge(ctx: ToolContext) -> str:
+        """Charge a card."""
+        ledger.write("charge", ctx.idempotency_key)
+        while not ledger.path.with_name("go").exists():  # noqa: ASYNC110 - another process makes the file
+            await asyncio.sleep(0.01)
+        return "charged at last"
+
+    return ScriptedModel(call("charge"), say("all done")), [charge]
+
+
+def zombie_probed(ledger: Ledger) -> tuple[Model, list[AnyTool]]:
+    """A probe that truthfully says that nothing has happened yet."""
+
+    @tool(probe=lambda ctx: DidNotHappen())
+    async def charge(ctx: ToolContext) -> str:
+        """Charge a card."""
+        ledger.write("charge", ctx.idempotency_key)
+        return "charged"
+
+    return ScriptedModel(call("charge"), say("all done")), [charge]
+
+
+def deploy(ledger: Ledger) -> tuple[Model, list[AnyTool]]:
+    """The code before a deploy: two tools, one of them owed when the process dies."""
+
+    @tool(effect="idempotent")
+    async def put(ctx: ToolContext, where: str, size: int = 1) -> str:
+        """Put something somewhere."""
+        ledger.write("put", ctx.idempotency_key)
+        return f"{where} {size}"
+
+    @tool(effect="pure")
+    async def unused(ctx: ToolContext) -> str:
+        """Not called."""
+        return ""
+
+    return ScriptedModel(call("put", where="shelf"), say("all done")), [put, unused]
+
+
+SCENARIOS |= {"zombie": zombie, "zombie_probed": zombie_probed, "deploy": deploy}
+
+
+def _stop_where_told(store: Store) -> Store:
+    if not (named := os.environ.get(STOP_AT)):
+        return store
+    n, side = named.split(":")
+
+    def on_boundary(boundary: Boundary) -> None:
+        if (boundary.n, boundary.side) == (int(n), side):
+            os.kill(os.getpid(), signal.SIGSTOP)
+
+    return tripwire(store, on_boundary)
+
+
 async def _run(name: str, folder: Path) -> None:
     model, tools = SCENARIOS[name](Ledger(folder / "ledger"))
     if isinstance(model, ScriptedModel):
         model = Mortal(model)
     clock = SystemClock()
-    store = tripwire_from_environment(SqliteStore(folder / "s.db", clock))
-    async with Runtime(store, agents=[Agent("a", model=model, tools=tools)]) as rt:
+    lease_s = float(os.environ.get(LEASE_S, "10"))
+    sqlite = SqliteStore(folder / "s.db", clock, lease_ms=int(lease_s * 1000))
+    store = _stop_where_told(tripwire_from_environment(sqlite))
+    tuning = Tuning(clock=clock, lease_s=lease_s)
+    async with Runtime(
+        store, agents=[Agent("a", model=model, tools=tools, instructions="as it was")], tuning=tuning
+    ) as rt:
         session = await rt.session("s", agent="a")
         sent = await session.send("go", key="the-only-input")
         result = await sent.result(timeout=30)

@@ -32,7 +32,11 @@ class Local:
 
 @dataclass(frozen=True, slots=True)
 class Care:
-    """How carefully an effect is treated: its class, and what its intent records besides."""
+    """How carefully an effect is treated: its class, and what its intent records besides.
+
+    `keep_command` is for commands that cannot be derived from the records before them; it lets a mismatch say what
+    exactly differs.
+    """
 
     effect: EffectClass = "once"
     doubt: DoubtPolicy = "tell"

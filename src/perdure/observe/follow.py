@@ -7,12 +7,13 @@ store whenever the in-process news is not exactly the next record.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from dataclasses import replace
 
-from perdure.ids import Seq, StreamId
+from perdure.ids import EffectId, Seq, StreamId, TurnId
 from perdure.observe.events import Cursor, Delta, Event, Fact, Gap
 from perdure.observe.hub import Hub
 from perdure.store.protocol import Store
-from perdure.vocab.records import Row
+from perdure.vocab.records import EffectSettled, Row, TurnOpened
 
 PAGE = 256
 
@@ -20,28 +21,28 @@ PAGE = 256
 async def follow(store: Store, hub: Hub, stream: StreamId, after: Cursor) -> AsyncIterator[Event]:
     """Events of a stream after a cursor, endlessly."""
     seq = after.seq
+    live = _Live()
     with hub.subscribe(stream) as news:
         while True:
-            while news.look_again:
-                news.look_again = False
-                async for row in _pages(store, stream, seq):
-                    seq = row.seq
-                    yield _fact(row)
-            while news.items and not news.look_again:
+            while news.items:
                 item = news.items.popleft()
                 if isinstance(item, Delta):
-                    yield Delta(
-                        Cursor(seq, item.effect, item.cursor.offset), item.turn, item.effect, item.text, item.thinking
-                    )
+                    if not live.is_saved(item):
+                        yield replace(item, cursor=replace(item.cursor, seq=seq))
                 elif item.seq == seq + 1:
                     seq = item.seq
-                    yield _fact(item)
+                    yield _noted(_fact(item), live)
                 elif item.seq > seq:
                     news.look_again = True
             if news.dropped:
                 dropped, news.dropped = news.dropped, 0
                 yield Gap(Cursor(seq), dropped)
-            if not news.items and not news.look_again:
+            if news.look_again:
+                news.look_again = False
+                async for row in _pages(store, stream, seq):
+                    seq = row.seq
+                    yield _noted(_fact(row), live)
+            elif not news.items:
                 await news.wait()
 
 
@@ -56,3 +57,28 @@ async def _pages(store: Store, stream: StreamId, seq: Seq) -> AsyncIterator[Row]
 
 def _fact(row: Row) -> Fact:
     return Fact(Cursor(row.seq), row.at, row.record)
+
+
+class _Live:
+    """Which replies are saved: live pieces of them that come after that are old news."""
+
+    def __init__(self) -> None:
+        self._turn: TurnId | None = None
+        self._saved: set[EffectId] = set()
+
+    def note(self, fact: Fact) -> None:
+        match fact.record:
+            case TurnOpened(turn=turn):
+                self._turn, self._saved = turn, set()
+            case EffectSettled(id=effect):
+                self._saved.add(effect)
+            case _:
+                pass
+
+    def is_saved(self, delta: Delta) -> bool:
+        return delta.turn == self._turn and delta.effect in self._saved
+
+
+def _noted(fact: Fact, live: _Live) -> Fact:
+    live.note(fact)
+    return fact

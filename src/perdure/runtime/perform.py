@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
 
 from perdure.clock import Clock
@@ -73,14 +73,19 @@ async def ask_model(
 
 
 async def _stream(model: Model, request: ModelRequest, on_delta: OnDelta) -> ModelReply:
-    async for item in model.stream(request):
-        match item:
-            case TextDelta(text=text):
-                on_delta(text, False)
-            case ThinkingDelta(text=text):
-                on_delta(text, True)
-            case ModelReply():
-                return item
+    events = model.stream(request)
+    try:
+        async for item in events:
+            match item:
+                case TextDelta(text=text):
+                    on_delta(text, False)
+                case ThinkingDelta(text=text):
+                    on_delta(text, True)
+                case ModelReply():
+                    return item
+    finally:
+        if isinstance(events, AsyncGenerator):
+            await events.aclose()
     raise ModelError(LlmError(kind="stream_cut", message="the stream ended without a reply", retryable=True))
 
 
@@ -126,9 +131,11 @@ def _spill(output: ToolOutput) -> tuple[ToolOutput, Blob | None]:
     return Success(value=shown, spilled=ref), blob
 
 
-async def ask_outside(prepared: Prepared, ctx: ToolContext[object], *, certain: bool) -> DurableStepOutcome:
+async def ask_outside(
+    prepared: Prepared, ctx: ToolContext[object], threads: ToolThreads, *, certain: bool
+) -> DurableStepOutcome:
     """Probe a call in doubt. "Did not happen" counts only if nobody can still make it happen."""
-    verdict = await run_probe(prepared.tool, ctx)
+    verdict = await run_probe(prepared.tool, ctx, threads=threads)
     return DurableStepOutcome(value=_verdict(verdict, certain))
 
 

@@ -29,6 +29,7 @@ from perdure.vocab.records import (
     CancelRequested,
     EffectSettled,
     InputAdmitted,
+    Limits,
     OutcomeArrivedLate,
     Record,
     Row,
@@ -180,7 +181,7 @@ class Resident:
             composition=blob.hash,
             from_turn=self.state.turns if from_turn is None else from_turn,
             view_seq=Seq(self._owned.known_seq + 1) if view_seq is None else view_seq,
-            limits=agent.limits,
+            limits=agent.limits if agent.limits != Limits() else None,
         )
         said = InputAdmitted(input=item.input, turn=item.turn, parts=item.parts, key=item.key)
         if self._owned.settled and self.state.seq - self._snapshot_seq >= SNAPSHOT_ROWS:

@@ -13,7 +13,7 @@ from perdure.errors import Code, Error
 from perdure.ids import VERSION, SessionId, StreamId, Tenant, WorkerId, check_id, session_stream
 from perdure.observe.hub import Hub
 from perdure.runtime.agent import Agent
-from perdure.runtime.clock import SystemClock, short_id, uuid7
+from perdure.runtime.clock import SystemClock, short_id
 from perdure.runtime.session import Session
 from perdure.runtime.shared import Compositions, Results, Shared
 from perdure.runtime.stores import store_for
@@ -69,7 +69,7 @@ class Runtime:
         self.agents = _by_name(agents)
         self.hub = Hub()
         self.results = Results()
-        self.worker_id = WorkerId(f"w_{uuid7(self.clock.wall_ms())}")
+        self.worker_id = WorkerId(short_id("w", self.clock.wall_ms()))
         self.worker: Worker | None = None
         self._wants_worker = worker
         self._deps = deps

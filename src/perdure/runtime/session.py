@@ -16,7 +16,7 @@ from perdure.inbox.items import Input
 from perdure.observe.events import Cursor, Delta, Event, Fact
 from perdure.observe.follow import follow
 from perdure.observe.why import Why, explain
-from perdure.runtime.clock import uuid7
+from perdure.runtime.clock import short_id, uuid7
 from perdure.runtime.resident import last_reply
 from perdure.runtime.shared import TurnResult
 from perdure.runtime.transcript import Transcript
@@ -89,19 +89,20 @@ class Sent:
         A reply that broke off is followed by a line break and the whole new one; text missed by a slow reader is
         filled in from the saved reply.
         """
-        shown = ""
+        shown, of = "", None
         async for event in self.events():
             match event:
-                case Delta(thinking=False, text=text):
-                    shown += text
+                case Delta(effect=effect, thinking=False, text=text):
+                    if effect != of and shown:
+                        yield "\n"
+                    shown, of = (text if effect != of else shown + text), effect
                     yield text
-                case Fact(record=EffectSettled(outcome=LlmCallOutcome(reply=Reply() as reply))):
-                    rest = reply.text[len(shown) :] if reply.text.startswith(shown) else f"\n{reply.text}"
-                    shown = ""
-                    if rest:
-                        yield rest
-                case Fact(record=EffectSettled(outcome=LlmCallOutcome())):
-                    shown = f"{shown}\0" if shown else ""
+                case Fact(record=EffectSettled(id=effect, outcome=LlmCallOutcome(reply=Reply() as reply))):
+                    if effect != of and shown:
+                        yield "\n"
+                    shown = shown if effect == of else ""
+                    yield reply.text[len(shown) :] if reply.text.startswith(shown) else f"\n{reply.text}"
+                    shown, of = "", None
                 case _:
                     pass
 
@@ -153,7 +154,7 @@ class Session:
         rt.check_usable()
         now = rt.clock.wall_ms()
         unique = uuid7(now)
-        item = Input(input=InputId(f"in_{unique}"), turn=TurnId(unique), parts=(_checked(text),), key=key or "")
+        item = Input(input=InputId(short_id("in", now)), turn=TurnId(unique), parts=(_checked(text),), key=key or "")
         source = f"key:{key}" if key else f"in:{unique}"
         new = delivery(self.stream, source, item, at=now, agent=self._agent)
         claim_for = rt.worker_id if rt.worker and self.stream not in rt.worker.residents else None

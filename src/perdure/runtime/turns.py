@@ -226,7 +226,10 @@ class TurnDriver:
             match item:
                 case AskModel():
                     return self._start(
-                        item, described, Care(effect="pure", record_start=True), self._model_runner(item)
+                        item,
+                        described,
+                        Care(effect="pure", record_start=True, keep_command=False),
+                        self._model_runner(item),
                     )
                 case Wait():
                     return self._begin_wait(item, described)
@@ -302,7 +305,8 @@ class TurnDriver:
 
         async def run(flight: Flight) -> Outcome:
             certain = await self._nobody_can_still_do_it(item)
-            return await ask_outside(prepared, self._context(item, prepared, flight), certain=certain)
+            ctx = self._context(item, prepared, flight)
+            return await ask_outside(prepared, ctx, self._around.threads, certain=certain)
 
         return self._start(item, described, Care(effect="pure"), run)
 

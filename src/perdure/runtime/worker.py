@@ -87,6 +87,7 @@ class Worker:
             return
         task = asyncio.create_task(self._serve(stream), name=f"perdure:serve:{stream}")
         self.serving[stream] = task
+        task.add_done_callback(lambda _: self._served(stream))  # also when it is cancelled before it begins
 
     async def _serve(self, stream: StreamId) -> None:
         resident: Resident | None = None
@@ -100,12 +101,13 @@ class Worker:
         except Exception:
             log.exception("a session could not be served; it will be tried again", extra={"stream": stream})
             self._give_up(stream, resident, None)
-        finally:
-            del self.serving[stream]
-            if stream in self._again:
-                self._again.discard(stream)
-                self.poke(stream)
-            self._evict()
+
+    def _served(self, stream: StreamId) -> None:
+        del self.serving[stream]
+        if stream in self._again:
+            self._again.discard(stream)
+            self.poke(stream)
+        self._evict()
 
     async def _claim(self, stream: StreamId) -> Resident | None:
         claim = self._claims.pop(stream, None) or await self._shared.store.claim(stream, self._shared.worker)
@@ -172,10 +174,9 @@ class Worker:
         if self.serving:
             await asyncio.wait(tuple(self.serving.values()), timeout=timeout_s)
         for stream, task in tuple(self.serving.items()):
-            resident = self.residents.get(stream)
-            if resident:
-                await self._quietly(resident.hand_over())
             task.cancel()
             await asyncio.wait([task])
+            if resident := self.residents.get(stream):
+                await self._quietly(resident.hand_over())
         await self.orphans.settle(timeout_s)
         self.residents.clear()

@@ -10,6 +10,12 @@ class ToolError(Exception):
     `code` is the tool's own; it is data, not one of ours.
     """
 
+    # Of the class as well: a subclass may forget to call this constructor, in the very moment something fails.
+    message: str = ""
+    code: str = "tool_error"
+    retry_safe: bool = False
+    retry_after_ms: int | None = None
+
     def __init__(
         self,
         message: str,
@@ -27,6 +33,8 @@ class ToolError(Exception):
 
 class OutcomeUnknown(Exception):
     """The call may or may not have taken effect: a lost connection after sending, a 502 from a payment provider."""
+
+    message: str = ""
 
     def __init__(self, message: str = "") -> None:
         super().__init__(message)

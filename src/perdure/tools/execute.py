@@ -10,6 +10,7 @@ import asyncio
 import functools
 import inspect
 import logging
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol, cast
@@ -148,17 +149,12 @@ async def _run(
         # A plain function that returned a coroutine, as many decorators make of an async one.
         second = _AsyncBody(functools.partial(_same, ended.value), threads, ctx.tool_name)
         second.future.add_done_callback(functools.partial(_close_unstarted, ended))
-        ended = _started(await _watch(second, ctx, deadline))
+        ended = await _watch(second, ctx, deadline)
     return ended
 
 
 def _same(awaitable: object) -> object:
     return awaitable
-
-
-def _started(ended: Ended | TimedOut) -> Ended | TimedOut:
-    # The first half did run, so this call has started, whatever became of the second.
-    return TimedOut() if isinstance(ended, TimedOut) and isinstance(ended.late, NotStarted) else ended
 
 
 def _close_unstarted(ended: Ended, _: object = None) -> None:
@@ -199,9 +195,8 @@ def _discard(future: asyncio.Future[Ended]) -> None:
 
 
 def _end_of(future: asyncio.Future[Ended]) -> Ended:
-    if future.cancelled():  # before its first step
-        return NotStarted("it was cancelled before it started")
-    return future.result()
+    # Cancelled before its first step, by somebody else. Not "not started": of a wrapper, the first half did run.
+    return Raised(asyncio.CancelledError()) if future.cancelled() else future.result()
 
 
 # --- how it ended -----------------------------------------------------------------------------------------------
@@ -249,15 +244,15 @@ def _raised(error: BaseException, prepared: Prepared, ctx: ToolContext[object]) 
         case ToolError():
             return _failed(
                 code=_text(error.code).strip() or "tool_error",
-                message=_text(error.message),
-                retry_safe=error.retry_safe,
-                retry_after_ms=error.retry_after_ms,
+                message=_message(error),
+                retry_safe=bool(error.retry_safe),
+                retry_after_ms=_whole(error.retry_after_ms),
                 error_type=type(error).__name__,
             )
         case OutcomeUnknown():
             if _reruns(prepared):
-                return _failed(code="outcome_unknown", message=_text(error.message), retry_safe=True)
-            return InDoubt(reason="declared", message=_text(error.message))
+                return _failed(code="outcome_unknown", message=_message(error), retry_safe=True)
+            return InDoubt(reason="declared", message=_message(error))
         case Exception():
             logger.error("the tool %s failed", ctx.tool_name, exc_info=error, extra=_of(ctx))
             return _failed(
@@ -299,10 +294,23 @@ def _failed(**fields: Json) -> Failed:
     return Failed(failure=Failure(**fields))
 
 
+def _message(error: ToolError | OutcomeUnknown) -> str:
+    return _text(error.message) or _text(error)
+
+
 def _text(said: object) -> str:
     # Tools raise with whatever they have: not always text, not always valid, not always short.
-    text = str(said).encode("utf-8", "replace").decode()
+    try:
+        text = str(said).encode("utf-8", "replace").decode()
+    except Exception:
+        logger.exception("what a tool raised cannot be shown")
+        text = type(said).__name__
     return text if len(text) <= MAX_MESSAGE_CHARS else f"{text[:MAX_MESSAGE_CHARS]}…"
+
+
+def _whole(ms: object) -> int | None:
+    # A fraction here would be written to the log and refused when it is read.
+    return max(0, round(ms)) if isinstance(ms, int | float) and math.isfinite(ms) else None
 
 
 def _of(ctx: ToolContext[object]) -> dict[str, object]:

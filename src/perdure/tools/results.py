@@ -33,7 +33,12 @@ class Unstorable:
 def keep(value: object) -> Kept | Unstorable:
     """The result as JSON. Never raises, whatever the value does when it is looked at."""
     kept = _keep(value)
-    return _narrowed(value, kept) if isinstance(kept, Unstorable) else kept
+    if isinstance(kept, Kept):
+        return kept
+    try:
+        return _narrowed(value, kept)
+    except Exception:  # noqa: BLE001 - looking closer failed as well; what is known is enough
+        return kept
 
 
 def _keep(value: object) -> Kept | Unstorable:

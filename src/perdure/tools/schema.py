@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import inspect
 import logging
+import sys
 import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -76,7 +77,7 @@ def check_signature(function: Callable[..., object], tool: str, *, typed_elsewhe
     Raises:
         Error: `tool_invalid` naming the parameter.
     """
-    for position, parameter in enumerate(inspect.signature(function).parameters.values()):
+    for position, parameter in enumerate(_parameters(function).values()):
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.POSITIONAL_ONLY):
             raise _refused(tool, parameter, "a model gives arguments by name", "make it an ordinary parameter")
         if parameter.kind is parameter.VAR_KEYWORD and not typed_elsewhere:
@@ -87,6 +88,15 @@ def check_signature(function: Callable[..., object], tool: str, *, typed_elsewhe
             and not _is_bare_context(parameter, position)
         ):
             raise _refused(tool, parameter, "it has no type", f"annotate it, e.g. {parameter.name}: str")
+
+
+def _parameters(function: Callable[..., object]) -> Mapping[str, inspect.Parameter]:
+    if sys.version_info >= (3, 14):
+        # There, annotations are evaluated when they are looked at, and may name what is defined later.
+        from annotationlib import Format
+
+        return inspect.signature(function, annotation_format=Format.FORWARDREF).parameters
+    return inspect.signature(function).parameters
 
 
 def _is_bare_context(parameter: inspect.Parameter, position: int) -> bool:
@@ -132,7 +142,7 @@ def _resolve(function: Callable[..., object], names: Mapping[str, object]) -> di
 def _context_of(function: Callable[..., object], hints: Mapping[str, object], tool: str) -> str | None:
     found = [
         name
-        for position, (name, parameter) in enumerate(inspect.signature(function).parameters.items())
+        for position, (name, parameter) in enumerate(_parameters(function).items())
         if _is_context(hints.get(name)) or _is_bare_context(parameter, position)
     ]
     if len(found) > 1:
@@ -184,7 +194,7 @@ def _arguments_of_hints(
     fields: dict[str, tuple[object, object]] = {}
     names: dict[str, str] = {}
     filled: set[str] = set()
-    for name, parameter in inspect.signature(function).parameters.items():
+    for name, parameter in _parameters(function).items():
         if name == context:
             continue
         field = f"p{len(fields)}"
@@ -263,7 +273,7 @@ def _unusable(
 def _arguments_of_model(function: Callable[..., object], tool: str, checker: type[BaseModel]) -> Arguments:
     hints = try_hints(function, {}) or {}
     context = _context_of(function, hints, tool)
-    parameters = inspect.signature(function).parameters
+    parameters = _parameters(function)
     fields = set(checker.model_fields)
     takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
     needed = {

@@ -197,7 +197,7 @@ class Turn:
 
 def opened(record: TurnOpened, composition: Composition) -> Turn:
     """A turn at its beginning, on the composition it captured."""
-    return Turn(record.turn, record.index, record.from_turn, composition, record.limits)
+    return Turn(record.turn, record.index, record.from_turn, composition, record.limits or Limits())
 
 
 # --- owed ---------------------------------------------------------------------------------------------------------

@@ -1,10 +1,14 @@
-"""Commands to the process table and their outcomes, as effects carry them."""
+"""Commands to the process table and their outcomes, as effects carry them.
+
+Law: two commands share an effect id only if they name the same things; every name in an id is escaped.
+"""
 
 from __future__ import annotations
 
 from typing import Literal, TypeAlias
 
 from perdure.codec import Json, digest
+from perdure.ids import join
 from perdure.vocab.wire import Value
 
 ProcessListMode = Literal["live", "all"]
@@ -19,7 +23,8 @@ class SessionScope(Value, frozen=True):
     @property
     def id(self) -> str:
         """The scope as effect ids spell it."""
-        return f"session:{self.session_id}/frame:{self.frame_id}" if self.frame_id else f"session:{self.session_id}"
+        session = f"session:{join(self.session_id)}"
+        return f"{session}/frame:{join(self.frame_id)}" if self.frame_id else session
 
 
 class StartProcess(Value, frozen=True, tag="start", tag_field="op"):
@@ -33,7 +38,7 @@ class StartProcess(Value, frozen=True, tag="start", tag_field="op"):
     @property
     def effect_id(self) -> str:
         """Stable name of this command."""
-        return f"process:start:{self.process_id}"
+        return join("process", "start", self.process_id)
 
 
 class ListProcesses(Value, frozen=True, tag="list", tag_field="op"):
@@ -69,7 +74,7 @@ class DeleteSessionEdges(Value, frozen=True, tag="delete_session", tag_field="op
     @property
     def effect_id(self) -> str:
         """Stable name of this command."""
-        return f"process:delete-session:{self.session_id}"
+        return join("process", "delete-session", self.session_id)
 
 
 class AwaitProcess(Value, frozen=True, tag="await", tag_field="op"):
@@ -80,7 +85,7 @@ class AwaitProcess(Value, frozen=True, tag="await", tag_field="op"):
     @property
     def effect_id(self) -> str:
         """Stable name of this command."""
-        return f"process:await:{self.process_id}"
+        return join("process", "await", self.process_id)
 
 
 class CancelProcess(Value, frozen=True, tag="cancel", tag_field="op"):
@@ -92,7 +97,7 @@ class CancelProcess(Value, frozen=True, tag="cancel", tag_field="op"):
     @property
     def effect_id(self) -> str:
         """Stable name of this command."""
-        return f"process:cancel:{self.process_id}"
+        return join("process", "cancel", self.process_id)
 
 
 class SignalProcess(Value, frozen=True, tag="signal", tag_field="op"):
@@ -106,7 +111,7 @@ class SignalProcess(Value, frozen=True, tag="signal", tag_field="op"):
     @property
     def effect_id(self) -> str:
         """Stable name of this command."""
-        return f"process:signal:{self.process_id}:signal.{self.signal_name}:{self.signal_id}"
+        return join("process", "signal", self.process_id, f"signal.{self.signal_name}", self.signal_id)
 
 
 ProcessCommand: TypeAlias = (

@@ -62,7 +62,7 @@ class TurnOpened(Value, frozen=True, tag="turn_opened"):
     composition: BlobHash
     from_turn: int = 0
     view_seq: Seq = Seq(0)
-    limits: Limits = Limits()
+    limits: Limits | None = None
 
 
 class EffectStarted(Value, frozen=True, tag="effect_started"):

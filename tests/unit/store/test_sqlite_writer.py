@@ -161,6 +161,10 @@ def failing(monkeypatch: pytest.MonkeyPatch) -> type[FailingConnection]:
     return FailingConnection
 
 
+def writing_connection(store: SqliteStore) -> object:
+    return store._writer._connection  # pyright: ignore[reportPrivateUsage, reportOptionalMemberAccess]
+
+
 @pytest.mark.parametrize("how", ["late", "early"])
 @pytest.mark.parametrize("crowd", [1, 4])
 async def test_after_a_failing_disk_receipts_decide(
@@ -170,12 +174,14 @@ async def test_after_a_failing_disk_receipts_decide(
     claims = [await owned(store, f"s{i}", ANN) for i in range(crowd)]
     plans = [plan(claim, ANN, 1, entry("a")) for claim in claims]
     await asyncio.gather(*(store.append(replace(one, n=2)) for one in plans), return_exceptions=True)  # a crowd
+    before = writing_connection(store)
     failing.fail = how
     results = await asyncio.gather(*(store.append(one) for one in plans), return_exceptions=True)
     failed = [r for r in results if isinstance(r, Error)]
     assert failed
     assert {error.code for error in failed} == {Code.STORE_UNAVAILABLE}
     again = [await store.append(one) for one in plans]
+    assert writing_connection(store) is not before, "what the old one has in its cache may not be on disk"
     assert [receipt.first_seq for receipt in again] == [2] * crowd
     if how == "late":
         assert all(receipt.replayed for receipt in again)

@@ -5,9 +5,11 @@ import logging
 import sys
 import threading
 from collections.abc import Awaitable, Callable
+from typing import cast
 
 import pytest
 
+from perdure import codec
 from perdure.errors import Error
 from perdure.tools.context import ToolContext
 from perdure.tools.decorator import AnyTool, tool
@@ -15,7 +17,7 @@ from perdure.tools.errors import OutcomeUnknown, ToolError
 from perdure.tools.execute import INTERNAL_ERROR, run_attempt, run_probe
 from perdure.tools.threads import ToolThreads
 from perdure.tools.verdicts import DidNotHappen, Happened, Unknown, Verdict
-from perdure.vocab.effects import InDoubt, NotRun, Success
+from perdure.vocab.effects import Failed, InDoubt, NotRun, Success
 from perdure.vocab.tools import EffectClass
 from tests.unit.tools.calling import attempt, context, failure, prepared
 
@@ -69,6 +71,27 @@ async def test_a_hostile_message_cannot_break_the_log(threads: ToolThreads) -> N
     found = failure(await attempt(raising(ToolError("\ud800" * 100_000), is_async=True), threads))
     assert found.message.startswith("???")
     assert len(found.message) < 20_000
+
+
+class Forgetful(ToolError):
+    def __init__(self) -> None:
+        pass
+
+    def __str__(self) -> str:
+        raise ZeroDivisionError
+
+
+async def test_a_tool_error_that_is_broken_itself_is_still_a_tool_error(threads: ToolThreads) -> None:
+    found = failure(await attempt(raising(Forgetful(), is_async=True), threads))
+    assert (found.code, found.message, found.retry_safe) == ("tool_error", "Forgetful", False)
+
+
+@pytest.mark.parametrize(("after", "ms"), [(1.5, 2), (-3, 0), (float("nan"), None), ("soon", None), (None, None)])
+async def test_a_failure_can_always_be_read_back(after: object, ms: int | None, threads: ToolThreads) -> None:
+    error = ToolError("x", retry_safe=True, retry_after_ms=cast("int", after))
+    output = await attempt(raising(error, is_async=True), threads)
+    assert failure(output).retry_after_ms == ms
+    assert codec.decode(codec.encode(output), Failed) == output
 
 
 @both

@@ -93,6 +93,22 @@ async def test_a_queue_behind_an_abandoned_job_moves_on() -> None:
     assert threads.close(5000) == 0
 
 
+async def test_an_abandoned_thread_ends_when_it_comes_back() -> None:
+    threads = ToolThreads(1)
+    gate = Gate(threads)
+    stuck = await gate.entered()
+    assert threads.abandon(stuck)
+    gate.release.set()
+    await stuck.future
+    assert stuck.thread
+    stuck.thread.join(5)
+    assert not stuck.thread.is_alive()
+    assert threads.size == 0
+    assert await threads.submit(lambda: 7).future == Returned(7)
+    assert threads.size == 1
+    assert threads.close(5000) == 0
+
+
 async def test_without_a_thread_nothing_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(thread: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")

@@ -52,7 +52,9 @@ class Ledger:
         if not self.path.exists():
             return []
         with self.path.open(newline="", encoding="utf-8") as file:
-            return [Charge(int(at), session, int(cents), what, key) for at, session, cents, what, key in csv.reader(file)]
+            return [
+                Charge(int(at), session, int(cents), what, key) for at, session, cents, what, key in csv.reader(file)
+            ]
 
     def find(self, key: str) -> Charge | None:
         """The charge made under this idempotency key, if there was one."""

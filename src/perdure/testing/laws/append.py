@@ -175,12 +175,12 @@ class AppendLaws:
         holds = [await held(bench, f"s{i}") for i in range(9)]
         for hold in holds:
             await bench.store.append(hold.plan(note("first", key="k")))
-        plans = [h.plan(note("second", key="k" if i % 3 == 1 else None)) for i, h in enumerate(holds)]
+        plans = [h.plan(note("second"), note("third", key="k" if i % 3 == 1 else None)) for i, h in enumerate(holds)]
         results = await asyncio.gather(*(bench.store.append(p) for p in plans), return_exceptions=True)
         refused = [i for i, result in enumerate(results) if isinstance(result, Error)]
         assert refused == [1, 4, 7]
         for i, hold in enumerate(holds):
-            expected = [(2, "first")] if i % 3 == 1 else [(2, "first"), (3, "second")]
+            expected = [(2, "first")] if i % 3 == 1 else [(2, "first"), (3, "second"), (4, "third")]
             assert notes(await bench.store.read(hold.stream)) == expected
 
     async def test_cancelling_the_caller_does_not_cancel_the_write(self, bench: Bench) -> None:

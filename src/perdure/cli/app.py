@@ -1,0 +1,86 @@
+"""All commands in one place, and the one place where errors become words and exit codes."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Annotated
+
+import typer
+
+from perdure.cli import exits
+from perdure.cli.commands import demo, doctor, journal, run, sessions, version, why
+from perdure.errors import Error
+
+_PLAIN = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
+
+app = typer.Typer(
+    name="perdure",
+    help="Durable agents: kill the process anywhere, start it again, and every session carries on.",
+    epilog="Start here: perdure demo",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings=_PLAIN,
+)
+
+
+@app.callback()
+def root(
+    show_version: Annotated[bool, typer.Option("--version", "-V", help="Print the version and exit.")] = False,
+) -> None:
+    """Durable agents: kill the process anywhere, start it again, and every session carries on."""
+    if show_version:  # with other arguments; alone it never gets here
+        version.version()
+        raise typer.Exit
+
+
+app.command()(demo.demo)
+app.command()(run.run)
+app.add_typer(sessions.app, name="sessions")
+app.add_typer(journal.app, name="journal")
+app.command()(why.why)
+app.command()(doctor.doctor)
+app.command()(version.version)
+
+
+def run_app(args: list[str]) -> int:
+    """Run one command line. Returns its exit code."""
+    try:
+        code = app(args=args, prog_name="perdure", standalone_mode=False)
+        sys.stdout.flush()
+    except Error as problem:
+        if exits.debugging():
+            raise
+        return exits.refuse(problem)
+    except BrokenPipeError:  # `perdure … | head`: nobody reads on, and that is fine
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return exits.OK
+    except (KeyboardInterrupt, typer.Abort):
+        return exits.INTERRUPTED
+    except Exception as problem:
+        return _other(problem)
+    return code if isinstance(code, int) else exits.OK
+
+
+def _other(problem: Exception) -> int:
+    """A command line that makes no sense, or a bug of ours."""
+    describe = getattr(problem, "format_message", None)
+    if callable(describe):
+        hint = getattr(getattr(problem, "ctx", None), "command_path", "perdure")
+        exits.complain(_lower(str(describe())), hint=f"{hint} --help")
+        return exits.USAGE
+    if exits.debugging():
+        raise problem
+    exits.complain(
+        "something went wrong inside perdure",
+        because=f"{type(problem).__name__}: {problem}",
+        hint="run it again with PERDURE_DEBUG=1 for the traceback, and report it",
+    )
+    return exits.FAILED
+
+
+def _lower(message: str) -> str:
+    text = message.strip().rstrip(".")
+    return text[:1].lower() + text[1:]

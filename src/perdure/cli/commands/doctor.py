@@ -1,0 +1,105 @@
+"""`perdure doctor`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from typer import Exit
+
+from perdure.cli.options import Db, Json, Quiet
+
+if TYPE_CHECKING:
+    from perdure.store.protocol import Diagnosis
+
+LOW_DISK_BYTES = 200 * 1024 * 1024
+OLDEST_SQLITE = (3, 35, 0)
+
+
+def doctor(db: Db = "", json: Json = False, quiet: Quiet = False) -> None:
+    """Look a store and this machine over: integrity, schema, workers, disk, clocks."""
+    from perdure.cli.exits import FAILED, refuse
+    from perdure.cli.places import run
+    from perdure.errors import Error
+
+    found = list(_machine())
+    refused: int | None = None
+    try:
+        found += run(lambda: _store(db))
+    except Error as problem:
+        refused = refuse(problem)
+    _show(found, json=json, quiet=quiet)
+    failed = sum(one.status == "fail" for one in found) + (refused is not None)
+    if not json:
+        from perdure.cli.screen import note
+
+        note(f"{len(found) + (refused is not None)} checked, {failed} failed")
+    if refused is not None or failed:
+        raise Exit(refused if refused is not None else FAILED)
+
+
+def _machine() -> tuple[Diagnosis, ...]:
+    import platform
+    import sqlite3
+
+    from perdure.ids import VERSION
+    from perdure.store.protocol import Diagnosis
+
+    known = sqlite3.sqlite_version_info >= OLDEST_SQLITE
+    return (
+        Diagnosis("ok", "perdure", VERSION),
+        Diagnosis("ok", "python", f"{platform.python_version()} on {platform.system()} {platform.machine()}"),
+        Diagnosis("ok" if known else "fail", "sqlite", sqlite3.sqlite_version),
+    )
+
+
+async def _store(db: str) -> list[Diagnosis]:
+    from perdure.cli.places import opened, store_path
+    from perdure.store.protocol import Diagnosis
+
+    path = store_path(db)
+    async with opened(db) as rt:
+        found = [Diagnosis("ok", "store", f"{path}, {_size(path.stat().st_size)}"), *await rt.store.check()]
+        workers = await rt.store.workers()
+        now = rt.clock.monotonic_ms()
+    alive = [worker for worker in workers if worker.alive]
+    gone = len(workers) - len(alive)
+    pids = ", ".join(f"pid {worker.pid}" for worker in alive)
+    dead = f"; {gone} gone without retiring (a crash leaves them, the next worker clears them)" if gone else ""
+    found.append(Diagnosis("ok", "workers", f"{len(alive)} alive{f' ({pids})' if pids else ''}{dead}"))
+    if alive:
+        left = min(worker.lease_until for worker in alive) - now
+        lease = f"monotonic; the next lease lapses in {left / 1000:.1f} s unless renewed"
+        found.append(Diagnosis("ok" if left > 0 else "warn", "lease clock", lease))
+    else:
+        found.append(Diagnosis("ok", "lease clock", "monotonic, so setting the wall clock expires nothing"))
+    return [*found, _disk(str(path.absolute().parent))]
+
+
+def _disk(folder: str) -> Diagnosis:
+    import shutil
+
+    from perdure.store.protocol import Diagnosis
+
+    free = shutil.disk_usage(folder).free
+    return Diagnosis("ok" if free >= LOW_DISK_BYTES else "warn", "disk", f"{_size(free)} free")
+
+
+def _size(count: float) -> str:
+    for unit in ("bytes", "KB", "MB", "GB"):
+        if count < 1024:
+            return f"{count:.0f} {unit}"
+        count /= 1024
+    return f"{count:.1f} TB"
+
+
+def _show(found: list[Diagnosis], *, json: bool, quiet: bool) -> None:
+    from perdure.cli.screen import Cell, Column, emit, table
+
+    if json:
+        for one in found:
+            emit(type="check", v=1, status=one.status, what=one.what, detail=one.detail)
+        return
+    shown = [one for one in found if not quiet or one.status != "ok"]
+    rows = [(Cell(one.status, one.status), one.what, one.detail) for one in shown]
+    if rows:
+        table((Column(""), Column(""), Column("")), rows)

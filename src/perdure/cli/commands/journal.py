@@ -1,0 +1,140 @@
+"""`perdure journal list | show | verify`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from typer import Argument, Exit, Option, Typer
+
+from perdure.cli.options import Db, Json, SessionName
+
+app = Typer(help="Read a session's log, record by record.", no_args_is_help=True, rich_markup_mode=None)
+
+COLUMNS = ("SEQ", "AT", "KIND", "NAME", "ATTEMPT", "RESULT", "MS", "TOKENS")
+
+
+@app.command("list")
+def list_records(
+    session: SessionName,
+    limit: Annotated[int, Option(min=1, help="How many at most.")] = 100,
+    after: Annotated[int, Option(metavar="SEQ", min=0, help="Start after this record.")] = 0,
+    db: Db = "",
+    json: Json = False,
+) -> None:
+    """List what a session remembers, in order, one line per record."""
+    from perdure.cli.places import run
+
+    run(lambda: _list(session, limit, after, db, json=json))
+
+
+async def _list(name: str, limit: int, after: int, db: str, *, json: bool) -> None:
+    from perdure.cli.lines import Reader
+    from perdure.cli.places import find_session, opened
+    from perdure.cli.screen import Cell, Column, emit, note, table
+
+    async with opened(db) as rt:
+        session = await find_session(rt, name)
+        lines = Reader().lines(await session.rows())
+    shown = [line for line in lines if line.seq > after][:limit]
+    if json:
+        for line in shown:
+            emit(type="record", v=1, session=session.id, **line.fields())
+        return
+    right = {"SEQ", "ATTEMPT", "MS", "TOKENS"}
+    rows = [tuple(Cell(text, line.tone.replace("ok", "")) for text in line.cells()) for line in shown]
+    if rows:
+        table([Column(title, right=title in right, gives=title == "RESULT") for title in COLUMNS], rows)
+    left = len(lines) - (shown[-1].seq if shown else after)
+    rest = f"  more: --after {shown[-1].seq}" if shown and left > 0 else ""
+    note(f"{len(shown)} of {len(lines)} records.{rest}")
+
+
+@app.command()
+def show(
+    session: SessionName,
+    seq: Annotated[int, Argument(metavar="SEQ", min=1, help="The number of the record.", show_default=False)],
+    db: Db = "",
+    json: Json = False,
+) -> None:
+    """Show one record in full."""
+    from perdure.cli.places import run
+
+    run(lambda: _show(session, seq, db, json=json))
+
+
+async def _show(name: str, seq: int, db: str, *, json: bool) -> None:
+    import json as text
+
+    from perdure.cli.events import as_json
+    from perdure.cli.lines import Reader
+    from perdure.cli.places import find_session, opened
+    from perdure.cli.screen import emit, say, utc
+    from perdure.errors import Code, Error
+
+    async with opened(db) as rt:
+        session = await find_session(rt, name)
+        rows = await session.rows()
+    if seq > len(rows):
+        raise Error(
+            Code.RECORD_UNKNOWN,
+            f"{session.id} has no record {seq}",
+            because=f"its last one is {len(rows)}",
+            hint=f"list them with `perdure journal list {session.id}`",
+        )
+    row, line = rows[seq - 1], Reader().lines(rows[:seq])[-1]
+    record = as_json(row.record)
+    if json:
+        emit(type="record", v=1, session=session.id, **line.fields(), key=row.key, record=record)
+        return
+    say(f"#{row.seq}  {line.kind} {line.name}  {line.result}")
+    say(f"  at       {utc(row.at)}")
+    say(f"  kind     {row.kind}, format {row.version}")
+    if row.key:
+        say(f"  key      {row.key}")
+    say(text.dumps(record, indent=2, ensure_ascii=False))
+
+
+@app.command()
+def verify(session: SessionName, db: Db = "", json: Json = False) -> None:
+    """Read a log again from the beginning and look for contradictions.
+
+    Checks that records are numbered without holes, that the snapshot and the records after it give the same state as
+    the whole log, and that every effect was asked once and answered once.
+    """
+    from perdure.cli.places import run
+
+    if not run(lambda: _verify(session, db, json=json)):
+        raise Exit(1)
+
+
+async def _verify(name: str, db: str, *, json: bool) -> bool:
+    from perdure.cli.places import find_session, opened
+    from perdure.cli.screen import emit, say
+    from perdure.cli.verify import verify as check
+    from perdure.session.fold import CODE
+
+    async with opened(db) as rt:
+        session = await find_session(rt, name)
+        info = await rt.store.stream(session.stream)
+        assert info is not None
+        verdict = check(info, await session.rows(), await rt.store.load(session.stream, code=CODE))
+    ok = not verdict.problems
+    if json:
+        emit(
+            type="verdict",
+            v=1,
+            session=session.id,
+            ok=ok,
+            records=verdict.records,
+            turns=verdict.turns,
+            effects=verdict.effects,
+            snapshot_seq=verdict.snapshot_seq,
+            problems=verdict.problems,
+        )
+        return ok
+    snapshot = f"snapshot at #{verdict.snapshot_seq}" if verdict.snapshot_seq else "no snapshot yet"
+    counted = f"{verdict.records} records, {verdict.turns} turns, {verdict.effects} effects, {snapshot}"
+    for problem in verdict.problems:
+        say(problem, "fail")
+    say(f"{'OK' if ok else 'FAIL'}  {session.id}  {counted}", "ok" if ok else "fail")
+    return ok

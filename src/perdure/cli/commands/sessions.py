@@ -1,0 +1,305 @@
+"""`perdure sessions list | show | watch`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+from typer import Option, Typer
+
+from perdure.cli.options import Db, Json, Quiet, SessionName
+
+if TYPE_CHECKING:
+    from perdure.cli.timeline import TurnPicture
+    from perdure.ids import StreamId
+    from perdure.observe.why import Why
+    from perdure.runtime.runtime import Runtime
+    from perdure.session.fold import SessionState
+    from perdure.store.protocol import StreamInfo
+
+app = Typer(help="Look at sessions.", no_args_is_help=True, rich_markup_mode=None)
+
+MARKS = {"idle": "○", "running": "▶", "queued": "●", "interrupted": "‖"}
+TONES = {"idle": "", "running": "ok", "queued": "warn", "interrupted": "warn"}
+
+
+# --- list ---------------------------------------------------------------------------------------------------------
+
+
+@app.command("list")
+def list_sessions(
+    limit: Annotated[int, Option(min=1, max=1000, help="How many at most.")] = 20,
+    after: Annotated[str, Option(metavar="CURSOR", help="Go on after a list, with the cursor it printed.")] = "",
+    status: Annotated[str, Option(metavar="STATUS,…", help="Only these: idle, running, queued, interrupted.")] = "",
+    agent: Annotated[str, Option(metavar="NAME", help="Only sessions of this agent.")] = "",
+    db: Db = "",
+    json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """List sessions, the most recently changed first."""
+    from perdure.cli.places import run
+
+    wanted = _statuses(status)
+    run(lambda: _list(_Query(limit, after, wanted, agent), db, json=json, quiet=quiet))
+
+
+def _statuses(text: str) -> frozenset[str]:
+    from perdure.errors import Code, Error
+
+    wanted = frozenset(part.strip() for part in text.split(",") if part.strip())
+    if unknown := sorted(wanted - MARKS.keys()):
+        raise Error(
+            Code.INVALID_ARGUMENT,
+            f"there is no status {unknown[0]!r}",
+            because=f"a session is one of: {', '.join(MARKS)}",
+        )
+    return wanted
+
+
+class _Query:
+    """What a list asks for."""
+
+    def __init__(self, limit: int, after: str, statuses: frozenset[str], agent: str) -> None:
+        self.limit = limit
+        self.after = after
+        self.statuses = statuses
+        self.agent = agent
+
+
+async def _list(query: _Query, db: str, *, json: bool, quiet: bool) -> None:
+    from perdure.cli.places import opened
+    from perdure.cli.screen import note
+
+    async with opened(db) as rt:
+        found, more = await _matching(rt, query)
+        now = rt.clock.wall_ms()
+    _print_list(found, now, json=json, quiet=quiet)
+    if json or quiet:
+        return
+    if not found:
+        note("No sessions." if not (query.statuses or query.agent or query.after) else "No sessions like that.")
+    else:
+        rest = f"  more: --after {_cursor(found[-1][0])}" if more else ""
+        note(f"{len(found)} shown, newest first.{rest}")
+
+
+_Found = tuple["StreamInfo", "Why", "SessionState"]
+
+
+async def _matching(rt: Runtime, query: _Query) -> tuple[list[_Found], bool]:
+    """As many as asked for, and whether there are more."""
+    from perdure.cli.sight import look
+
+    found: list[_Found] = []
+    before = _place(query.after)
+    while page := await rt.sessions(limit=100, before=before):
+        for info in page:
+            if query.agent and info.agent != query.agent:
+                continue
+            why, state = await look(rt, info)
+            if query.statuses and why.status not in query.statuses:
+                continue
+            if len(found) == query.limit:
+                return found, True
+            found.append((info, why, state))
+        before = (page[-1].updated_at, page[-1].stream)
+    return found, False
+
+
+def _cursor(info: StreamInfo) -> str:
+    from base64 import urlsafe_b64encode
+
+    return urlsafe_b64encode(f"{info.updated_at} {info.stream}".encode()).decode().rstrip("=")
+
+
+def _place(cursor: str) -> tuple[int, StreamId] | None:
+    from base64 import urlsafe_b64decode
+
+    from perdure.errors import Code, Error
+    from perdure.ids import StreamId
+
+    if not cursor:
+        return None
+    try:
+        at, stream = urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)).decode().split(" ", 1)
+        return int(at), StreamId(stream)
+    except ValueError:
+        raise Error(
+            Code.INVALID_CURSOR,
+            f"{cursor[:40]!r} is not a cursor of this list",
+            hint="copy the one the list printed after `more:`",
+        ) from None
+
+
+def _print_list(found: list[_Found], now: int, *, json: bool, quiet: bool) -> None:
+    from perdure.cli.screen import Cell, Column, ago, emit, say, table, utc
+
+    if json:
+        for info, why, state in found:
+            emit(
+                type="session",
+                v=1,
+                id=info.name,
+                agent=info.agent,
+                status=why.status,
+                turns=state.turns,
+                tokens=state.usage.tokens,
+                created_at=utc(info.created_at),
+                updated_at=utc(info.updated_at),
+                queued=why.queued,
+                summary=why.summary,
+            )
+    elif quiet:
+        for info, _, _ in found:
+            say(info.name)
+    elif found:
+        columns = ("ID", "AGENT", "STATUS", "TURNS", "LAST", "TOKENS", "WAITING FOR")
+        rows = [
+            (
+                info.name,
+                info.agent,
+                Cell(f"{MARKS[why.status]} {why.status}", TONES[why.status]),
+                str(state.turns),
+                ago(info.updated_at, now),
+                str(state.usage.tokens),
+                "; ".join(item.what for item in why.waiting) or "-",
+            )
+            for info, why, state in found
+        ]
+        right, gives = ("TURNS", "TOKENS"), ("WAITING FOR",)
+        table([Column(title, right=title in right, gives=title in gives) for title in columns], rows)
+
+
+# --- show ---------------------------------------------------------------------------------------------------------
+
+
+@app.command()
+def show(
+    session: SessionName,
+    turns: Annotated[int, Option(min=1, help="How many of the last turns to draw.")] = 5,
+    db: Db = "",
+    json: Json = False,
+) -> None:
+    """Show one session: its turns, what each did, and when."""
+    from perdure.cli.places import run
+
+    run(lambda: _show(session, turns, db, json=json))
+
+
+async def _show(name: str, turns: int, db: str, *, json: bool) -> None:
+    from perdure.cli.places import find_session, opened
+    from perdure.cli.sight import look
+    from perdure.cli.timeline import pictures
+
+    async with opened(db) as rt:
+        session = await find_session(rt, name)
+        info = await rt.store.stream(session.stream)
+        assert info is not None
+        why, state = await look(rt, info)
+        drawn = pictures(await session.rows())
+        now = rt.clock.wall_ms()
+    if json:
+        _emit_session(info, why, state, drawn)
+    else:
+        _draw(info, why, state, drawn, turns, now, f" --db {db}" if db else "")
+
+
+def _emit_session(info: StreamInfo, why: Why, state: SessionState, drawn: list[TurnPicture]) -> None:
+    from perdure.cli.screen import emit, utc
+
+    turns = [
+        {
+            "turn": turn.number,
+            "result": turn.result,
+            "at": utc(turn.start),
+            "ms": turn.took_ms,
+            "tokens": turn.tokens,
+            "steps": [
+                {
+                    "kind": step.kind,
+                    "name": step.name,
+                    "result": step.result,
+                    "at": utc(step.start),
+                    "ms": None if step.end is None else step.end - step.start,
+                    "tokens": step.tokens,
+                }
+                for step in turn.steps
+            ],
+        }
+        for turn in drawn
+    ]
+    emit(
+        type="session",
+        v=1,
+        id=info.name,
+        agent=info.agent,
+        status=why.status,
+        summary=why.summary,
+        created_at=utc(info.created_at),
+        updated_at=utc(info.updated_at),
+        records=info.last_seq,
+        tokens=state.usage.tokens,
+        turns=turns,
+    )
+
+
+def _draw(
+    info: StreamInfo, why: Why, state: SessionState, drawn: list[TurnPicture], limit: int, now: int, db: str
+) -> None:
+    from perdure.cli.screen import ago, note, say, took
+    from perdure.cli.timeline import bar, note_of
+
+    active = took(sum(turn.took_ms or 0 for turn in drawn))
+    count = f"{len(drawn)} turn{'' if len(drawn) == 1 else 's'}"
+    say(f"{info.name}  {info.agent}  {why.status}  {count}  {active} active  {state.usage.tokens} tok")
+    say(f"last change {ago(info.updated_at, now)}; {why.summary}", "dim")
+    for turn in drawn[-limit:]:
+        say()
+        say(f"turn {turn.number}  {turn.said}  {turn.result}")
+        width = max((len(f"{step.kind} {step.name}") for step in turn.steps), default=0)
+        for step in turn.steps:
+            named = f"{step.kind} {step.name}"
+            say(f"  {named:<{width}}  {bar(step, turn, now)}  {note_of(step)}".rstrip(), step.tone.replace("ok", ""))
+    if len(drawn) > limit:
+        note(f"{limit} of {len(drawn)} turns shown.  more: --turns {len(drawn)}")
+    note(f"next: perdure journal list {info.name}{db}   ·   perdure why {info.name}{db}")
+
+
+# --- watch --------------------------------------------------------------------------------------------------------
+
+
+@app.command()
+def watch(
+    session: SessionName,
+    after: Annotated[str, Option(metavar="CURSOR", help="Start after this cursor.")] = "",
+    follow: Annotated[bool, Option("--follow/--no-follow", help="Wait for more, until Ctrl-C.")] = True,
+    db: Db = "",
+    json: Json = False,
+) -> None:
+    """Print a session's events as they become durable."""
+    from perdure.cli.places import run
+
+    run(lambda: _watch(session, after, db, json=json, follow=follow))
+
+
+async def _watch(name: str, after: str, db: str, *, json: bool, follow: bool) -> None:
+    from perdure.cli.events import Printer, emit_event
+    from perdure.cli.places import find_session, opened
+    from perdure.observe.events import Cursor
+
+    start = Cursor.parse(after).seq
+    printer = Printer()
+    async with opened(db) as rt:
+        session = await find_session(rt, name)
+        info = await rt.store.stream(session.stream)
+        last = info.last_seq if info else 0
+        if not follow and last <= start:
+            return
+        async for event in session.events(after="" if not json else after):
+            if json:
+                emit_event(session.id, event)
+            elif event.cursor.seq <= start:
+                printer.learn(event)
+            else:
+                printer.show(event)
+            if not follow and event.cursor.seq >= last:
+                return

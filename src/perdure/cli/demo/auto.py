@@ -1,0 +1,241 @@
+"""`perdure demo --auto`: kill a real worker at every durable boundary of a booking, and check the ledger each time."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from perdure.cli.demo.check import Aftermath, aftermath, remains
+from perdure.cli.demo.ledger import Ledger
+from perdure.cli.demo.points import Point, chosen, points
+from perdure.cli.screen import Cell, emit, note, one_line, say
+from perdure.errors import Code, Error
+from perdure.testing.crash import KILL_AT, TRACE, Boundary
+
+SESSION = "trip-1"
+AT_ONCE = 2
+PATIENCE_S = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of one experiment."""
+
+    point: Point
+    at_kill: int
+    at_end: int
+    recovery: str
+    problems: tuple[str, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing was lost, nothing done twice, and the worker died where it should."""
+        return not self.problems
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where one experiment happens: a store and a ledger of its own."""
+
+    folder: Path
+
+    @property
+    def store(self) -> Path:
+        """The store file."""
+        return self.folder / "demo.db"
+
+    @property
+    def ledger(self) -> Ledger:
+        """The outside world."""
+        return Ledger(self.folder / "ledger.csv")
+
+    @property
+    def trace(self) -> Path:
+        """The boundaries a worker passed."""
+        return self.folder / "trace"
+
+    async def worker(self, environment: Mapping[str, str]) -> tuple[int, str]:
+        """Run one worker process to its end, whichever; its exit code and the last thing it complained about."""
+        clean = {name: value for name, value in os.environ.items() if not name.startswith("PERDURE_")}
+        child = await asyncio.create_subprocess_exec(
+            sys.executable,
+            *("-m", "perdure.cli.demo.worker", str(self.store), str(self.ledger.path), SESSION),
+            env={**clean, **environment},
+            stdout=asyncio.subprocess.DEVNULL,
+            stderr=asyncio.subprocess.PIPE,
+        )
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                _, errors = await child.communicate()
+        except TimeoutError:
+            child.kill()
+            await child.wait()
+            return 1, f"not over after {PATIENCE_S:.0f} s"
+        lines = errors.decode(errors="replace").strip().splitlines()
+        return child.returncode or 0, lines[-1] if lines else ""
+
+
+async def list_points(folder: Path) -> list[Point]:
+    """Book once undisturbed, and list where it could have been killed.
+
+    Raises:
+        Error: `turn_failed` if even that does not work.
+    """
+    place = Place(folder / "trace")
+    place.folder.mkdir()
+    code, complaint = await place.worker({TRACE: str(place.trace)})
+    if code != 0 or len(place.ledger.charges()) != 1:
+        raise Error(Code.TURN_FAILED, "the demo does not work even undisturbed", because=complaint)
+    return points(Boundary.parse(line) for line in place.trace.read_text().splitlines())
+
+
+async def experiment(folder: Path, point: Point) -> Outcome:
+    """Kill at one point, start again, judge."""
+    place = Place(folder / point.name.replace(":", "-"))
+    place.folder.mkdir()
+    problems: list[str] = []
+    for death in point.deaths:
+        problems += await _kill(place, point, death)
+    at_kill = len(place.ledger.charges())
+    left = await remains(place.store, SESSION)
+    if at_kill != point.expected.dispatches:
+        problems.append(f"{at_kill} charges at the kill, expected {point.expected.dispatches}")
+    code, complaint = await place.worker({})
+    at_end = len(place.ledger.charges())
+    if code != 0:
+        problems.append(f"the second worker ended with {code}: {complaint}")
+        return Outcome(point, at_kill, at_end, "none", tuple(problems))
+    after = await aftermath(place.store, place.ledger, SESSION, left)
+    problems += [*after.problems, *_unexpected(point, after)]
+    return Outcome(point, at_kill, at_end, after.recovery, tuple(problems))
+
+
+async def _kill(place: Place, point: Point, death: Mapping[str, str]) -> list[str]:
+    place.trace.unlink(missing_ok=True)
+    code, complaint = await place.worker({**death, TRACE: str(place.trace)})
+    if code != -signal.SIGKILL:
+        return [f"the worker did not die at its point but ended with {code} {complaint}".rstrip()]
+    passed = place.trace.read_text().splitlines() if place.trace.exists() else []
+    if KILL_AT in death and passed[-1:] != [str(point.boundary)]:
+        return [f"the worker died at {passed[-1] if passed else 'no boundary'}, expected {point.boundary}"]
+    return []
+
+
+def _unexpected(point: Point, after: Aftermath) -> list[str]:
+    if after.verdict in point.expected.verdicts:
+        return []
+    wanted = " or ".join(f"probe: {v}" if v else "no probe" for v in point.expected.verdicts)
+    return [f"recovered with {f'probe: {after.verdict}' if after.verdict else 'no probe'}, expected {wanted}"]
+
+
+# --- the table ----------------------------------------------------------------------------------------------------
+
+
+async def run_auto(*, kill_at: str | None, json: bool) -> bool:
+    """Run all experiments, two at a time, and print each as it ends. True if every one went well."""
+    began = time.monotonic()
+    folder = Path(tempfile.mkdtemp(prefix="perdure-demo-"))
+    found = await list_points(folder)
+    todo = [chosen(found, kill_at)] if kill_at else found
+    if not json:
+        _announce(todo)
+    gate = asyncio.Semaphore(AT_ONCE)
+
+    async def guarded(point: Point) -> Outcome:
+        async with gate:
+            return await experiment(folder, point)
+
+    outcomes: list[Outcome] = []
+    async with asyncio.TaskGroup() as tasks:
+        for running in [tasks.create_task(guarded(point)) for point in todo]:
+            outcomes.append(await running)
+            _report(outcomes[-1], json=json)
+    good = all(outcome.ok for outcome in outcomes)
+    if not json:
+        _conclude(outcomes, time.monotonic() - began)
+    if good:
+        shutil.rmtree(folder)
+    else:
+        note(f"Stores, ledgers and traces are kept in {folder}")
+    return good
+
+
+_LAYOUT = "{:<13}  {:<38}  {:>7}  {:>6}  {:<33}  {}"
+_NARROW = "{:<13}  {:>7}  {:>6}  {:<33}  {}"
+
+
+def _layout() -> tuple[str, bool]:
+    wide = shutil.get_terminal_size((120, 24)).columns >= 112 if sys.stdout.isatty() else True
+    return (_LAYOUT, True) if wide else (_NARROW, False)
+
+
+def _announce(todo: list[Point]) -> None:
+    layout, wide = _layout()
+    say(f"Killing a worker with SIGKILL at {len(todo)} points of one booking; each time a second worker carries on.")
+    say("Charges are lines of a ledger that never deduplicates: at the kill, and at the end (always 1).")
+    say()
+    columns = ("POINT", *(("WHAT IS BEING DONE",) if wide else ()), "AT KILL", "AT END", "RECOVERY", "")
+    say(layout.format(*columns), "dim")
+
+
+def _report(outcome: Outcome, *, json: bool) -> None:
+    point = outcome.point
+    if json:
+        emit(
+            type="demo_point",
+            v=1,
+            point=point.name,
+            what=point.what,
+            at_kill=outcome.at_kill,
+            expected_at_kill=point.expected.dispatches,
+            at_end=outcome.at_end,
+            recovery=outcome.recovery,
+            ok=outcome.ok,
+            problems=outcome.problems,
+        )
+        return
+    layout, wide = _layout()
+    what = (one_line(short(point.what), 38),) if wide else ()
+    line = layout.format(
+        point.name, *what, outcome.at_kill, outcome.at_end, outcome.recovery, "OK" if outcome.ok else "FAIL"
+    )
+    say(line, "" if outcome.ok else "fail")
+    for problem in outcome.problems:
+        say(f"{'':<13}  {problem}", "fail")
+
+
+_WORDS = (
+    ("append ", ""),
+    ("input_admitted, turn_opened", "open turn"),
+    ("turn_ended", "end turn"),
+    ("effect_started m", "ask model #"),
+    ("effect_settled m", "save reply #"),
+    ("effect_started c1.0", "begin search"),
+    ("effect_settled c1.0", "save search"),
+    ("effect_started c2.0", "intend charge"),
+    ("effect_settled c2.0", "save charge"),
+    (".1", ""),
+    ("admit input", "accept input"),
+)
+
+
+def short(what: str) -> str:
+    """A boundary's content in the words of this booking."""
+    for ours, theirs in _WORDS:
+        what = what.replace(ours, theirs)
+    return what
+
+
+def _conclude(outcomes: list[Outcome], seconds: float) -> None:
+    bad = sum(not outcome.ok for outcome in outcomes)
+    charges = sum(outcome.at_end for outcome in outcomes)
+    say()
+    say(f"{len(outcomes)} kills, {charges} charges, {bad} failed, in {seconds:.0f} s", "fail" if bad else "ok")

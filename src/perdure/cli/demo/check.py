@@ -1,0 +1,136 @@
+"""What must be true of a booking once it is over, whatever happened on the way."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from perdure.cli.demo.ledger import Ledger
+from perdure.cli.verify import verify
+from perdure.ids import EffectId
+from perdure.runtime.runtime import Runtime
+from perdure.runtime.session import Session
+from perdure.session.fold import CODE
+from perdure.vocab.effects import DurableStepOutcome
+from perdure.vocab.messages import Message, ToolCall, ToolResult
+from perdure.vocab.records import EffectSettled, EffectStarted, InputAdmitted, Record, TurnEnded
+
+
+@dataclass(frozen=True, slots=True)
+class Remains:
+    """What a dead worker left behind: whether the input had arrived, and the records that were durable."""
+
+    exists: bool
+    records: tuple[Record, ...]
+
+    @property
+    def settled(self) -> set[EffectId]:
+        """Effects that will never be performed again."""
+        return {record.id for record in self.records if isinstance(record, EffectSettled)}
+
+    @property
+    def begun(self) -> set[EffectId]:
+        """Effects that were under way."""
+        return {record.id for record in self.records if isinstance(record, EffectStarted)} - self.settled
+
+
+async def remains(store: Path, session: str) -> Remains:
+    """Look at a store nobody works on."""
+    if not store.exists():
+        return Remains(False, ())
+    async with Runtime(f"sqlite:///{store}", worker=False) as rt:
+        opened = rt.existing(session)
+        if await rt.store.stream(opened.stream) is None:
+            return Remains(False, ())
+        return Remains(True, tuple(row.record for row in await opened.rows()))
+
+
+@dataclass(frozen=True, slots=True)
+class Aftermath:
+    """A finished booking: how it was recovered, and everything that is wrong with it."""
+
+    recovery: str
+    verdict: str | None
+    problems: tuple[str, ...]
+
+
+async def aftermath(store: Path, ledger: Ledger, session: str, left: Remains) -> Aftermath:
+    """Judge a booking after the last worker has finished it."""
+    async with Runtime(f"sqlite:///{store}", worker=False) as rt:
+        opened = rt.existing(session)
+        records = tuple(row.record for row in await opened.rows())
+        verdict = _probed(records)
+        problems = (*_ledger(ledger), *_answered(records), *_paired(await opened.history()), *await _settled(opened))
+        return Aftermath(_recovery(left, verdict), verdict, problems)
+
+
+def _recovery(left: Remains, verdict: str | None) -> str:
+    if not left.exists:
+        return "input sent again"
+    if len(left.records) == 1:  # the session was opened with the input, and nothing else happened
+        return "input kept, begun anew"
+    replayed = f"{len(left.settled)} replayed"
+    if verdict:
+        return f"{replayed}, probe: {verdict.replace('_', ' ')}"
+    if any(isinstance(record, TurnEnded) for record in left.records):
+        return f"{replayed}, nothing left to do"
+    rerun = [effect for effect in left.begun if effect.startswith("m")]
+    return f"{replayed}, model call re-run" if rerun else f"{replayed}, went on"
+
+
+def _probed(records: Sequence[Record]) -> str | None:
+    """The last answer of a probe."""
+    answer: str | None = None
+    for record in records:
+        match record:
+            case EffectSettled(outcome=DurableStepOutcome(value={"verdict": str(verdict)})):
+                answer = verdict
+            case _:
+                pass
+    return answer
+
+
+def _ledger(ledger: Ledger) -> Iterator[str]:
+    lines = len(ledger.charges())
+    if lines != 1:
+        yield f"the ledger has {lines} charges, expected 1"
+
+
+def _answered(records: Sequence[Record]) -> Iterator[str]:
+    inputs = [record for record in records if isinstance(record, InputAdmitted)]
+    ends = [record for record in records if isinstance(record, TurnEnded)]
+    if len(inputs) != 1:
+        yield f"{len(inputs)} inputs in the log, expected 1"
+    if [end.status for end in ends] != ["finished"]:
+        yield f"turns ended as {[end.status for end in ends]}, expected one finished"
+    elif inputs and ends[0].turn != inputs[0].turn:
+        yield "the turn that ended is not the one of the input"
+
+
+def _paired(history: Sequence[Message]) -> Iterator[str]:
+    """Providers refuse a conversation in which a call has no result, or a result no call."""
+    roles = [message.role for message in history]
+    if roles != ["user", "assistant", "tool", "assistant", "tool", "assistant"]:
+        yield f"the conversation goes {' '.join(roles)}"
+    for said, answer in zip(history, [*history[1:], None], strict=True):
+        calls = [part.id for part in said.parts if isinstance(part, ToolCall)]
+        results = [part.call for part in answer.parts if isinstance(part, ToolResult)] if answer else []
+        if calls != results and (calls or said.role == "assistant"):
+            yield f"calls {calls} are answered by results {results}"
+        if not said.parts:
+            yield f"an empty {said.role} message"
+
+
+async def _settled(session: Session) -> list[str]:
+    store = session.runtime.store
+    info = await store.stream(session.stream)
+    why = await session.why()
+    problems: list[str] = []
+    if why.status != "idle":
+        problems.append(f"the session is {why.status}: {why.summary}")
+    if why.queued or (info and info.waiting_inputs):
+        problems.append(f"{why.queued} inputs still wait")
+    if info:
+        problems += verify(info, await session.rows(), await store.load(session.stream, code=CODE)).problems
+    return problems

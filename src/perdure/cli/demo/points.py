@@ -1,0 +1,92 @@
+"""Where `demo --auto` kills, and what must be true there.
+
+The expectations are written down by hand, from what a boundary contains. They are not computed by the code they judge.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from perdure.cli.demo.worker import DIE_IN
+from perdure.errors import Code, Error
+from perdure.testing.crash import KILL_AT, Boundary
+
+HAPPENED = "happened"
+DID_NOT_HAPPEN = "did_not_happen"
+NO_PROBE = None
+
+CHARGE = "c2.0"
+"""The charge: the first call of the second reply."""
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """Charges in the ledger at the moment of the kill, and what a probe may be asked and answer afterwards."""
+
+    dispatches: int
+    verdicts: tuple[str | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One experiment: the environments of the workers that die, one after the other, and what is expected."""
+
+    name: str
+    what: str
+    deaths: tuple[Mapping[str, str], ...]
+    expected: Expected
+    boundary: Boundary | None = None
+
+
+def expected_at(boundary: Boundary) -> Expected:
+    """What must be true at a boundary, by what it writes.
+
+    An append is handed over before the one before it is durable, so right before a later one the charge's outcome may
+    or may not be saved: then both answers are right. The intent of the charge is different: the charge waits for it.
+    """
+    before = boundary.side == "before"
+    if f"effect_settled {CHARGE}" in boundary.what:
+        return Expected(1, (HAPPENED,) if before else (NO_PROBE,))
+    if "turn_ended" in boundary.what or " m3." in boundary.what:
+        return Expected(1, (NO_PROBE, HAPPENED) if before else (NO_PROBE,))
+    if f"effect_started {CHARGE}" in boundary.what:
+        return Expected(0, (NO_PROBE,) if before else (DID_NOT_HAPPEN,))
+    return Expected(0, (NO_PROBE,))
+
+
+INSIDE = (
+    ("model-1", "in the 1st model call, mid-stream", Expected(0, (NO_PROBE,))),
+    ("search", "in search_flights", Expected(0, (NO_PROBE,))),
+    ("model-2", "in the 2nd model call, mid-stream", Expected(0, (NO_PROBE,))),
+    ("charge-before", "in charge_card, before the money moves", Expected(0, (DID_NOT_HAPPEN,))),
+    ("charge-after", "in charge_card, after the money moved", Expected(1, (HAPPENED,))),
+    ("model-3", "in the 3rd model call, mid-stream", Expected(1, (NO_PROBE, HAPPENED))),
+)
+
+
+def points(trace: Iterable[Boundary]) -> list[Point]:
+    """Every point of a traced run: both sides of each write, then the places in between, then two crashes in a row."""
+    ordered = sorted(trace, key=lambda boundary: (boundary.n, boundary.side == "after"))
+    found = [Point(f"{b.n}:{b.side}", b.what, ({KILL_AT: str(b)},), expected_at(b), boundary=b) for b in ordered]
+    found += [Point(place, what, ({DIE_IN: place},), expected) for place, what, expected in INSIDE]
+    twice = ({DIE_IN: "charge-after"}, {DIE_IN: "probe"})
+    found.append(Point("twice", "in charge_card, then in its probe", twice, Expected(1, (HAPPENED,))))
+    return found
+
+
+def chosen(all_points: list[Point], name: str) -> Point:
+    """The point a user named.
+
+    Raises:
+        Error: `invalid_argument`, listing the names there are.
+    """
+    for point in all_points:
+        if point.name == name:
+            return point
+    raise Error(
+        Code.INVALID_ARGUMENT,
+        f"there is no crash point {name!r}",
+        because=f"the points are {', '.join(point.name for point in all_points)}",
+        hint="--kill-at 5:after kills after the fifth write, --kill-at charge-after inside the tool",
+    )

@@ -1,0 +1,59 @@
+"""Events of a session as they are printed: a line for a person, an object for a program."""
+
+from __future__ import annotations
+
+from perdure.cli.lines import Reader
+from perdure.cli.screen import clock, emit, one_line, say, took, utc
+from perdure.codec import Json, decode
+from perdure.ids import SessionId
+from perdure.observe.events import Delta, Event, Fact, Gap
+from perdure.vocab.effects import LlmCallOutcome
+from perdure.vocab.messages import Reply
+from perdure.vocab.records import EffectSettled, Record, write
+
+
+def as_json(record: Record) -> Json:
+    """A record as it is stored."""
+    return decode(write(record))
+
+
+def emit_event(session: SessionId, event: Event) -> None:
+    """One event as one JSON object."""
+    shared = {"type": event.type, "v": 1, "session": session, "cursor": str(event.cursor)}
+    match event:
+        case Fact(at=at, record=record):
+            emit(**shared, seq=event.cursor.seq, at=utc(at), record=as_json(record))
+        case Delta(turn=turn, effect=effect, text=text, thinking=thinking):
+            emit(**shared, turn=turn, effect=effect, text=text, thinking=thinking)
+        case Gap(dropped=dropped):
+            emit(**shared, dropped=dropped)
+
+
+class Printer:
+    """Prints durable facts as lines."""
+
+    def __init__(self) -> None:
+        self._reader = Reader()
+
+    def learn(self, event: Event) -> None:
+        """Read a fact without printing it, to know the names in those that follow."""
+        if isinstance(event, Fact):
+            self._reader.line(event)
+
+    def show(self, event: Event) -> None:
+        """Print a fact; pieces of text that are not durable are left to `run`."""
+        if not isinstance(event, Fact):
+            return
+        line = self._reader.line(event)
+        numbers = "  ".join(
+            part
+            for part in (took(line.ms) if line.ms is not None else "", f"{line.tokens} tok" if line.tokens else "")
+            if part
+        )
+        text = f"{clock(line.at)}  #{line.seq:<4} {line.kind:<8} {line.name:<18} {line.result}"
+        say(f"{text}  {numbers}".rstrip(), line.tone if line.tone != "ok" else "")
+        match event.record:
+            case EffectSettled(outcome=LlmCallOutcome(reply=Reply() as reply)) if reply.text:
+                say(f"{'':<17}{one_line(reply.text, 100)}", "dim")
+            case _:
+                pass

@@ -1,0 +1,80 @@
+"""How a command ends: exit codes, and errors as what, because and hint. Never a traceback, unless it is asked for."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+
+from perdure.errors import Code, Error
+
+OK = 0
+FAILED = 1
+USAGE = 2
+NOT_FOUND = 3
+CONFLICT = 4
+NO_STORE = 7
+INTERRUPTED = 130
+
+EXITS: Mapping[Code, int] = {
+    Code.INVALID_ARGUMENT: USAGE,
+    Code.INVALID_ID: USAGE,
+    Code.INVALID_JSON: USAGE,
+    Code.INVALID_TEXT: USAGE,
+    Code.INVALID_CURSOR: USAGE,
+    Code.INPUT_TOO_LARGE: USAGE,
+    Code.TARGET_INVALID: USAGE,
+    Code.AGENT_INVALID: USAGE,
+    Code.MODEL_UNKNOWN: USAGE,
+    Code.TOOL_INVALID: USAGE,
+    Code.TOOL_NOT_SUPPORTED_YET: USAGE,
+    Code.STORE_URL_INVALID: USAGE,
+    Code.AGENT_UNKNOWN: NOT_FOUND,
+    Code.SESSION_UNKNOWN: NOT_FOUND,
+    Code.SESSION_DELETED: NOT_FOUND,
+    Code.TURN_UNKNOWN: NOT_FOUND,
+    Code.RECORD_UNKNOWN: NOT_FOUND,
+    Code.BLOB_UNKNOWN: NOT_FOUND,
+    Code.INPUT_KEY_CONFLICT: CONFLICT,
+    Code.SESSION_AGENT_CONFLICT: CONFLICT,
+    Code.SESSION_BUSY: CONFLICT,
+    Code.LEASE_LOST: CONFLICT,
+    Code.COMMIT_CONFLICT: CONFLICT,
+    Code.GATE_CLOSED: CONFLICT,
+    Code.REPLAY_MISMATCH: CONFLICT,
+    Code.STORE_READ_ONLY: NO_STORE,
+    Code.STORE_FULL: NO_STORE,
+    Code.STORE_LOCKED: NO_STORE,
+    Code.STORE_CORRUPT: NO_STORE,
+    Code.STORE_NEWER: NO_STORE,
+    Code.STORE_NOT_OURS: NO_STORE,
+    Code.STORE_UNAVAILABLE: NO_STORE,
+    Code.STORE_FAILED: NO_STORE,
+    Code.FORMAT_NEWER: NO_STORE,
+}
+"""What each code means to a shell; every other one is a plain failure."""
+
+
+def debugging() -> bool:
+    """Whether the user wants tracebacks."""
+    return os.environ.get("PERDURE_DEBUG", "") not in ("", "0")
+
+
+def complain(what: str, because: str = "", hint: str = "") -> None:
+    """Print an error for a person."""
+    print(f"error: {what}", file=sys.stderr)
+    if because:
+        print(f"  because  {because}", file=sys.stderr)
+    if hint:
+        print(f"  hint     {hint}", file=sys.stderr)
+
+
+def exit_code(problem: Error) -> int:
+    """The exit code of an error."""
+    return EXITS.get(problem.code, FAILED)
+
+
+def refuse(problem: Error) -> int:
+    """Print an error of ours, and return its exit code."""
+    complain(problem.message, problem.because, problem.hint)
+    return exit_code(problem)

@@ -1,0 +1,226 @@
+"""A log as a person reads it: one line per record, in words, with names and durations put back in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from perdure.cli.screen import clock, one_line, utc
+from perdure.ids import EffectId
+from perdure.observe.events import Cursor, Fact
+from perdure.vocab.effects import (
+    CompletedToolCall,
+    Done,
+    DurableStepOutcome,
+    Failed,
+    InDoubt,
+    LlmCall,
+    LlmCallOutcome,
+    LlmError,
+    NotRun,
+    SleepOutcome,
+    Success,
+    ToolCallOutcome,
+    ToolOutput,
+)
+from perdure.vocab.messages import InputPart, Reply, Text, ToolCall
+from perdure.vocab.records import (
+    CancelRequested,
+    EffectSettled,
+    EffectStarted,
+    InputAdmitted,
+    OutcomeArrivedLate,
+    Row,
+    SessionOpened,
+    TurnEnded,
+    TurnOpened,
+)
+from perdure.vocab.refs import EffectRef
+
+DOUBTS = {
+    "worker_lost": "worker died",
+    "timeout": "timed out",
+    "cancelled": "cancelled",
+    "drained": "worker stopped",
+    "declared": "the tool does not know",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One record, in words. `begun` marks the start of something whose end has a line of its own."""
+
+    seq: int
+    at: int
+    kind: str
+    name: str
+    result: str
+    tone: str = ""
+    turn: int | None = None
+    attempt: int | None = None
+    ms: int | None = None
+    tokens: int | None = None
+    begun: bool = False
+    effect: str = ""
+
+    def cells(self) -> tuple[str, ...]:
+        """The columns of `journal list`."""
+        return (
+            str(self.seq),
+            clock(self.at),
+            self.kind,
+            self.name,
+            _or_dash(self.attempt),
+            self.result,
+            _or_dash(self.ms),
+            _or_dash(self.tokens),
+        )
+
+    def fields(self) -> dict[str, object]:
+        """The same for programs."""
+        return {
+            "seq": self.seq,
+            "at": utc(self.at),
+            "turn": self.turn,
+            "kind": self.kind,
+            "name": self.name,
+            "effect": self.effect or None,
+            "attempt": self.attempt,
+            "result": self.result,
+            "ms": self.ms,
+            "tokens": self.tokens,
+        }
+
+
+def _or_dash(value: object) -> str:
+    return "-" if value is None else str(value)
+
+
+def facts(rows: Iterable[Row]) -> list[Fact]:
+    """Rows as an observer gets them."""
+    return [Fact(Cursor(row.seq), row.at, row.record) for row in rows]
+
+
+class Reader:
+    """Reads a log from its beginning: what a line means depends on those before it."""
+
+    def __init__(self) -> None:
+        self._turn: int | None = None
+        self._opened_at = 0
+        self._started: dict[EffectId, int] = {}
+        self._model = ""
+        self._calls: tuple[ToolCall, ...] = ()
+
+    def lines(self, rows: Iterable[Row]) -> list[Line]:
+        """All lines of some rows."""
+        return [self.line(fact) for fact in facts(rows)]
+
+    def line(self, fact: Fact) -> Line:
+        """The line of the next record."""
+        match fact.record:
+            case SessionOpened(agent=agent):
+                return self._plain(fact, "session", agent, "opened")
+            case InputAdmitted(parts=parts):
+                return self._plain(fact, "input", "-", _quoted(parts))
+            case TurnOpened(index=index):
+                self._turn, self._opened_at = index + 1, fact.at
+                self._started.clear()
+                return self._plain(fact, "turn", "start", f"turn {index + 1}")
+            case EffectStarted() as started:
+                return self._start(fact, started)
+            case EffectSettled() as settled:
+                return self._settle(fact, settled)
+            case OutcomeArrivedLate(tool=tool, output=output):
+                return self._plain(fact, "late news", tool, *_output(output))
+            case CancelRequested(origin=origin, reason=reason):
+                return self._plain(fact, "cancel", origin or "-", one_line(reason) or "requested", "warn")
+            case TurnEnded() as ended:
+                return self._end(fact, ended)
+
+    def _plain(self, fact: Fact, kind: str, name: str, result: str, tone: str = "") -> Line:
+        return Line(fact.cursor.seq, fact.at, kind, name, result, tone, self._turn)
+
+    def _end(self, fact: Fact, ended: TurnEnded) -> Line:
+        turn, self._turn = self._turn, None
+        finished = ended.status == "finished"
+        return Line(
+            fact.cursor.seq,
+            fact.at,
+            "turn",
+            "end",
+            "finished" if finished else f"stopped: {(ended.reason or '').replace('_', ' ')}",
+            "ok" if finished else "fail",
+            turn,
+            ms=fact.at - self._opened_at,
+            tokens=ended.usage.tokens,
+        )
+
+    def _start(self, fact: Fact, started: EffectStarted) -> Line:
+        self._started[started.id] = fact.at
+        ref = EffectRef.parse(started.id)
+        kind, name, result = "tool", self._tool(ref), "begun"
+        match started.command:
+            case LlmCall(request=request):
+                self._model = request.model
+                kind, name, result = "model", request.model, "asked"
+            case _ if ref.tail == "sleep":
+                kind = "pause"
+                result = f"until {clock(started.due_at)}" if started.due_at else "begun"
+            case _ if started.effect == "once":
+                result = "intent saved"
+            case _:
+                pass
+        seq, at = fact.cursor.seq, fact.at
+        return Line(seq, at, kind, name, result, "dim", self._turn, ref.attempt, begun=True, effect=started.id)
+
+    def _settle(self, fact: Fact, settled: EffectSettled) -> Line:
+        ref = EffectRef.parse(settled.id)
+        begun_at = self._started.get(settled.id)
+        ms = fact.at - begun_at if begun_at is not None else None
+        tokens: int | None = None
+        match settled.outcome:
+            case LlmCallOutcome(reply=Reply() as reply):
+                self._calls, tokens = reply.calls, reply.usage.tokens
+                kind, name, result, tone = "model", reply.model or self._model, _replied(reply), "ok"
+            case LlmCallOutcome(error=LlmError(kind=problem)):
+                kind, name, result, tone = "model", self._model, f"failed: {problem.replace('_', ' ')}", "fail"
+            case ToolCallOutcome(launch=Done(result=CompletedToolCall() as done)):
+                kind, name, (result, tone) = "tool", done.tool_name, _output(done.output)
+                ms = done.duration_ms if isinstance(done.output, Success | Failed) else None
+            case DurableStepOutcome(value={"verdict": str(verdict)}):
+                kind, name, result = "probe", self._tool(ref), verdict.replace("_", " ")
+                tone = "warn" if verdict == "unknown" else "ok"
+            case SleepOutcome():
+                kind, name, result, tone = "pause", self._tool(ref), "over", ""
+            case other:
+                kind, name, result, tone = other.kind.value, settled.id, "ok", ""
+        seq, at = fact.cursor.seq, fact.at
+        return Line(seq, at, kind, name, result, tone, self._turn, ref.attempt, ms, tokens, effect=settled.id)
+
+    def _tool(self, ref: EffectRef) -> str:
+        if ref.index is None:
+            return self._model
+        return self._calls[ref.index].name if ref.index < len(self._calls) else "?"
+
+
+def _quoted(parts: tuple[InputPart, ...]) -> str:
+    texts = [part.text for part in parts if isinstance(part, Text)]
+    return f'"{one_line(" ".join(texts), 48)}"' if texts else f"{len(parts)} attachments"
+
+
+def _replied(reply: Reply) -> str:
+    if not reply.calls:
+        return "ok"
+    return "ok, 1 call" if len(reply.calls) == 1 else f"ok, {len(reply.calls)} calls"
+
+
+def _output(output: ToolOutput) -> tuple[str, str]:
+    match output:
+        case Success():
+            return "ok", "ok"
+        case Failed(failure=failure):
+            return f"failed: {one_line(failure.code, 40)}", "fail"
+        case InDoubt(reason=reason):
+            return f"in doubt ({DOUBTS[reason]})", "doubt"
+        case NotRun():
+            return "not run", "warn"

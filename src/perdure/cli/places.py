@@ -1,0 +1,105 @@
+"""Where a command looks: the store it opens without ever creating one, and the session a prefix names."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from perdure.errors import Code, Error
+
+if TYPE_CHECKING:
+    from perdure.runtime.runtime import Runtime
+    from perdure.runtime.session import Session
+
+T = TypeVar("T")
+
+DEFAULT = Path(".perdure") / "dev.db"
+DEMO = Path(".perdure") / "demo.db"
+_PAGE = 200
+_SHOWN = 4
+
+
+def store_path(db: str) -> Path:
+    """The file a command works on: `--db`, then the environment, then the default.
+
+    Raises:
+        Error: `store_url_invalid` for an address that is no file; `store_unavailable` if there is none.
+    """
+    given = db or os.environ.get("PERDURE_STORE__URL") or str(DEFAULT)
+    if "://" in given and not given.startswith("sqlite:///"):
+        raise Error(
+            Code.STORE_URL_INVALID,
+            f"{given!r} is not a store this command can open",
+            because="it must be a file: a path, or sqlite:///path/to/file.db",
+            hint="--db .perdure/dev.db",
+        )
+    path = Path(given.removeprefix("sqlite:///"))
+    if not path.is_file() or path.stat().st_size == 0:
+        raise _absent(path, given_db=bool(db))
+    return path
+
+
+def _absent(path: Path, *, given_db: bool) -> Error:
+    because = "it is empty" if path.is_file() else "it is a folder" if path.is_dir() else "there is no such file"
+    hint = "start with `perdure demo`, or name another one: --db PATH"
+    if not given_db and DEMO.is_file():
+        hint = f"the store of the demo is here: --db {DEMO}"
+    return Error(Code.STORE_UNAVAILABLE, f"no store at {path}", because=because, hint=hint)
+
+
+@asynccontextmanager
+async def opened(db: str) -> AsyncGenerator[Runtime]:
+    """The store, opened to look at and never to work on."""
+    from perdure.runtime.runtime import Runtime
+
+    async with Runtime(f"sqlite:///{store_path(db)}", worker=False) as rt:
+        yield rt
+
+
+async def find_session(rt: Runtime, name: str) -> Session:
+    """The session of that id, or the only one whose id begins like that.
+
+    Raises:
+        Error: `session_unknown`; `invalid_id` if several begin like that.
+    """
+    session = rt.existing(name)
+    if await rt.store.stream(session.stream) is not None:
+        return session
+    matches = await _beginning_with(rt, name)
+    if len(matches) == 1:
+        return rt.existing(matches[0])
+    if not matches:
+        raise Error(
+            Code.SESSION_UNKNOWN, f"there is no session {name!r}", hint="list them with `perdure sessions list`"
+        )
+    more = "" if len(matches) <= _SHOWN else ", …"
+    raise Error(
+        Code.INVALID_ID,
+        f"{name!r} could be {len(matches)} sessions",
+        because=f"these begin like that: {', '.join(matches[:_SHOWN])}{more}",
+        hint="type more of the id",
+    )
+
+
+async def _beginning_with(rt: Runtime, prefix: str) -> list[str]:
+    found: list[str] = []
+    page = await rt.sessions(limit=_PAGE)
+    while page:
+        found += [info.name for info in page if info.name.startswith(prefix)]
+        if len(page) < _PAGE:
+            break
+        page = await rt.sessions(limit=_PAGE, before=(page[-1].updated_at, page[-1].stream))
+    return found
+
+
+def run(work: Callable[[], Awaitable[T]]) -> T:
+    """Run a command's coroutine."""
+
+    async def main() -> T:
+        return await work()
+
+    return asyncio.run(main())

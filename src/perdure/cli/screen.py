@@ -1,0 +1,143 @@
+"""What commands print: tables for people, one JSON object per line for programs. Data on stdout, the rest on stderr."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.text import Text
+
+COLOURS = {"ok": "green", "warn": "yellow", "fail": "bold red", "dim": "dim", "doubt": "yellow", "": ""}
+_UNSEEN = {code: None for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
+_WIDE = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of a table. The one that `gives` is shortened when the terminal is narrow."""
+
+    title: str
+    right: bool = False
+    gives: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """A text with a tone."""
+
+    text: str
+    tone: str = ""
+
+
+def plain(text: str) -> str:
+    """Text from a log, without anything that could steer a terminal."""
+    return text.translate(_UNSEEN)
+
+
+def one_line(text: str, limit: int = 60) -> str:
+    """The head of a text, on one line."""
+    flat = " ".join(plain(text).split())
+    return flat if len(flat) <= limit else f"{flat[: limit - 1]}…"
+
+
+def console(*, stderr: bool = False) -> Console:
+    """A console that adds nothing of its own: no markup, no highlighting, no wrapping of what is piped."""
+    from rich.console import Console
+
+    file = sys.stderr if stderr else sys.stdout
+    width = None if file.isatty() else _WIDE
+    return Console(file=file, width=width, highlight=False, markup=False, emoji=False, soft_wrap=True)
+
+
+def say(text: str = "", tone: str = "") -> None:
+    """A line of data."""
+    if tone and sys.stdout.isatty():
+        console().print(plain(text), style=COLOURS[tone])
+    else:
+        print(plain(text), flush=True)
+
+
+def note(text: str) -> None:
+    """A line for the person at the terminal."""
+    print(plain(text), file=sys.stderr, flush=True)
+
+
+def table(columns: Sequence[Column], rows: Iterable[Sequence[str | Cell]]) -> None:
+    """Rows in aligned columns, without lines around them."""
+    from rich.table import Table
+
+    titled = any(column.title for column in columns)
+    grid = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim", show_header=titled)
+    for column in columns:
+        ratio = 1 if column.gives else None
+        grid.add_column(
+            column.title,
+            justify="right" if column.right else "left",
+            no_wrap=True,
+            overflow="ellipsis",
+            min_width=None if column.gives else len(column.title),
+            ratio=ratio,
+        )
+    for row in rows:
+        grid.add_row(*(_styled(cell) for cell in row))
+    _print_table(grid)
+
+
+def _print_table(grid: object) -> None:
+    screen = console()
+    with screen.capture() as captured:
+        screen.print(grid, soft_wrap=False)
+    for line in captured.get().splitlines():
+        print(line.rstrip())
+
+
+def _styled(cell: str | Cell) -> Text:
+    from rich.text import Text
+
+    text, tone = (cell.text, cell.tone) if isinstance(cell, Cell) else (cell, "")
+    return Text(plain(text), style=COLOURS[tone])
+
+
+def emit(**fields: object) -> None:
+    """One JSON object on one line."""
+    from perdure.codec import encode
+
+    print(encode(fields).decode(), flush=True)
+
+
+# --- time ---------------------------------------------------------------------------------------------------------
+
+
+def utc(at_ms: int) -> str:
+    """A moment for programs: RFC 3339, UTC, milliseconds."""
+    return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def clock(at_ms: int) -> str:
+    """A moment for people: the local time of day."""
+    return datetime.fromtimestamp(at_ms / 1000, UTC).astimezone().strftime("%H:%M:%S")
+
+
+def took(ms: int | None) -> str:
+    """A duration in the unit one would say it in."""
+    if ms is None:
+        return "-"
+    if ms < 1000:
+        return f"{ms} ms"
+    if ms < 60_000:
+        return f"{ms / 1000:.1f} s"
+    minutes, seconds = divmod(ms // 1000, 60)
+    if minutes < 60:
+        return f"{minutes} m {seconds} s"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} m" if hours < 48 else f"{hours // 24} d"
+
+
+def ago(at_ms: int, now_ms: int) -> str:
+    """How long ago something was."""
+    return "now" if now_ms - at_ms < 1000 else f"{took(now_ms - at_ms)} ago"

@@ -1,0 +1,115 @@
+"""From `module:attr` to agents: what `perdure run` is pointed at."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from types import ModuleType
+from typing import cast
+
+from perdure.cli.exits import debugging
+from perdure.errors import Code, Error
+from perdure.runtime.agent import Agent
+from perdure.runtime.runtime import Runtime
+
+
+def load(target: str) -> object:
+    """The object a target names, with the current folder importable.
+
+    Raises:
+        Error: `target_invalid`, saying what is missing or what the module raised.
+    """
+    module_name, colon, attribute = target.partition(":")
+    if not colon or not module_name or not attribute:
+        raise _invalid(f"{target!r} is not a target", "a target is module:attribute", "agent:app is `app` in agent.py")
+    if module_name.endswith(".py") or "/" in module_name:
+        dotted = module_name.removesuffix(".py").strip("./").replace("/", ".")
+        raise _invalid(f"{target!r} is not a target", "the module is named, not its file", f"{dotted}:{attribute}")
+    found: object = _import(module_name)
+    for part in attribute.split("."):
+        if not hasattr(found, part):
+            raise _missing(found, module_name, part)
+        found = getattr(found, part)
+    return found
+
+
+def _import(name: str) -> ModuleType:
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as problem:
+        if problem.name and (name == problem.name or name.startswith(f"{problem.name}.")):
+            raise _invalid(
+                f"there is no module {name!r}", f"no {name.replace('.', '/')}.py in {os.getcwd()}", "cd to its folder"
+            ) from None
+        raise _broken(name, problem) from problem
+    except Error:
+        raise
+    except Exception as problem:
+        raise _broken(name, problem) from problem
+
+
+def _broken(name: str, problem: Exception) -> Error:
+    if debugging():
+        raise problem
+    last = traceback.extract_tb(problem.__traceback__)[-1]
+    where = f"{os.path.basename(last.filename)}:{last.lineno}"
+    return _invalid(
+        f"the module {name!r} cannot be imported",
+        f"{type(problem).__name__}: {problem} ({where})",
+        "PERDURE_DEBUG=1 shows the traceback",
+    )
+
+
+def _missing(found: object, module: str, part: str) -> Error:
+    usable = [name for name, value in vars(found).items() if isinstance(value, Runtime | Agent)]
+    hint = f"try {module}:{usable[0]}" if usable else "it needs a Runtime, an Agent or a list of agents"
+    return _invalid(f"{module!r} has no {part!r}", f"it has {', '.join(usable) or 'no agent and no runtime'}", hint)
+
+
+def _invalid(what: str, because: str, hint: str) -> Error:
+    return Error(Code.TARGET_INVALID, what, because=because, hint=hint)
+
+
+def runtime_for(target: str, *, store: str | None, model: str | None, worker: bool) -> Runtime:
+    """A runtime for what a target names: itself, or one around its agents.
+
+    Raises:
+        Error: `target_invalid`; `model_unknown`.
+    """
+    found = load(target)
+    if isinstance(found, Runtime):
+        return _adapted(found, store=store, model=model, worker=worker)
+    agents = _agents(found, target)
+    return Runtime(store, agents=_on_model(agents, model), worker=worker)
+
+
+def _adapted(runtime: Runtime, *, store: str | None, model: str | None, worker: bool) -> Runtime:
+    if worker and store is None:
+        for agent in _on_model(tuple(runtime.agents.values()), model):
+            runtime.agents[agent.name] = agent
+        return runtime
+    agents = _on_model(tuple(runtime.agents.values()), model)
+    return Runtime(store or runtime.store, agents=agents, worker=worker, tenant=runtime.tenant)
+
+
+def _agents(found: object, target: str) -> Sequence[Agent]:
+    if isinstance(found, Agent):
+        return (found,)
+    if isinstance(found, list | tuple):
+        items = cast("Sequence[object]", found)
+        agents = tuple(item for item in items if isinstance(item, Agent))
+        if agents and len(agents) == len(items):
+            return agents
+    raise _invalid(
+        f"{target} is a {type(found).__name__}", "it must be a Runtime, an Agent or a list of agents", "agent:app"
+    )
+
+
+def _on_model(agents: Sequence[Agent], model: str | None) -> Sequence[Agent]:
+    return agents if model is None else tuple(dataclasses.replace(agent, model=model) for agent in agents)

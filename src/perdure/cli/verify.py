@@ -1,0 +1,164 @@
+"""Reads a session's log again from the beginning, and says where it contradicts itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from perdure.codec import encode
+from perdure.errors import Error
+from perdure.ids import EffectId, TurnId
+from perdure.session.fold import SessionState, fold_all
+from perdure.store.protocol import Loaded, StreamInfo
+from perdure.vocab.effects import (
+    CompletedToolCall,
+    Done,
+    DurableStepOutcome,
+    LlmCallOutcome,
+    Outcome,
+    Success,
+    ToolCallOutcome,
+)
+from perdure.vocab.messages import Reply
+from perdure.vocab.records import EffectSettled, EffectStarted, Record, Row, TurnEnded, TurnOpened, key_of, kind_of
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What was read, and what is wrong with it."""
+
+    records: int
+    turns: int
+    effects: int
+    snapshot_seq: int | None
+    problems: tuple[str, ...]
+
+
+@dataclass(slots=True)
+class _Turn:
+    id: TurnId
+    started: dict[EffectId, EffectStarted] = field(default_factory=dict[EffectId, EffectStarted])
+    settled: dict[EffectId, EffectSettled] = field(default_factory=dict[EffectId, EffectSettled])
+
+
+def verify(info: StreamInfo, rows: Sequence[Row], loaded: Loaded) -> Verdict:
+    """Fold a log again and compare."""
+    problems = [*_order(rows, info)]
+    records: list[tuple[Row, Record]] = []
+    for row in rows:
+        try:
+            records.append((row, row.record))
+        except Error as problem:
+            problems.append(f"#{row.seq}: {problem.message}: {problem.because}")
+    problems += _labels(records)
+    reading = _Reading()
+    for row, record in records:
+        problems += reading.take(row, record)
+    if len(records) == len(rows):
+        problems += _snapshot(info, rows, loaded)
+    snapshot = loaded.snapshot.seq if loaded.snapshot else None
+    return Verdict(len(rows), reading.turns, reading.effects, snapshot, tuple(problems))
+
+
+def _order(rows: Sequence[Row], info: StreamInfo) -> Iterator[str]:
+    for expected, row in enumerate(rows, 1):
+        if row.seq != expected:
+            yield f"#{row.seq}: expected #{expected} here; the log has a hole"
+            return
+    last = rows[-1].seq if rows else 0
+    if last != info.last_seq:
+        yield f"the log ends at #{last}, the session says #{info.last_seq}"
+
+
+def _labels(records: Sequence[tuple[Row, Record]]) -> Iterator[str]:
+    for row, record in records:
+        if row.kind != kind_of(record):
+            yield f"#{row.seq}: filed as {row.kind}, but it is {kind_of(record)}"
+        if row.key != key_of(record):
+            yield f"#{row.seq}: filed under key {row.key}, but its key is {key_of(record)}"
+
+
+def _snapshot(info: StreamInfo, rows: Sequence[Row], loaded: Loaded) -> Iterator[str]:
+    whole = fold_all(None, rows)
+    quick: SessionState | None = None
+    try:
+        quick = fold_all(loaded.snapshot.data if loaded.snapshot else None, loaded.rows)
+    except Error as problem:
+        yield f"the snapshot cannot be read: {problem.message}"
+    if quick is not None and encode(quick) != encode(whole):
+        yield "the snapshot and the records after it give another state than the whole log"
+    if info.active != (whole.open_turn is not None):
+        yield f"the session is marked {'active' if info.active else 'inactive'}, the log says otherwise"
+
+
+class _Reading:
+    """Turns and effects, as the records name them."""
+
+    def __init__(self) -> None:
+        self.turns = 0
+        self.effects = 0
+        self._open: _Turn | None = None
+
+    def take(self, row: Row, record: Record) -> Iterator[str]:
+        match record:
+            case TurnOpened(turn=turn, index=index):
+                if self._open:
+                    yield f"#{row.seq}: a turn begins before the one before it has ended"
+                if index != self.turns:
+                    yield f"#{row.seq}: turn {index} begins, expected turn {self.turns}"
+                self.turns += 1
+                self._open = _Turn(turn)
+            case TurnEnded():
+                yield from self._end(row, record)
+            case EffectStarted() | EffectSettled() if self._open is None:
+                yield f"#{row.seq}: effect {record.id} outside of any turn"
+            case EffectStarted():
+                yield from self._start(row, record)
+            case EffectSettled():
+                yield from self._settle(row, record)
+            case _:
+                pass
+
+    def _start(self, row: Row, record: EffectStarted) -> Iterator[str]:
+        assert self._open
+        if record.id in self._open.started:
+            yield f"#{row.seq}: effect {record.id} was started before"
+        if record.id in self._open.settled:
+            yield f"#{row.seq}: effect {record.id} is started after it was settled"
+        if not record.fingerprint:
+            yield f"#{row.seq}: effect {record.id} has no fingerprint"
+        self._open.started[record.id] = record
+
+    def _settle(self, row: Row, record: EffectSettled) -> Iterator[str]:
+        assert self._open
+        self.effects += 1
+        if record.id in self._open.settled:
+            yield f"#{row.seq}: effect {record.id} was settled before"
+        started = self._open.started.get(record.id)
+        if started and record.fingerprint and started.fingerprint != record.fingerprint:
+            yield f"#{row.seq}: effect {record.id} answers something else than was asked"
+        if not started and not record.fingerprint and _performed(record.outcome):
+            yield f"#{row.seq}: effect {record.id} was performed and has no fingerprint"
+        self._open.settled[record.id] = record
+
+    def _end(self, row: Row, record: TurnEnded) -> Iterator[str]:
+        if self._open is None or self._open.id != record.turn:
+            yield f"#{row.seq}: a turn ends that is not open"
+            return
+        missing = [effect for effect in self._open.started if effect not in self._open.settled]
+        if record.status == "finished" and missing:
+            yield f"#{row.seq}: the turn finished without the outcome of {', '.join(missing)}"
+        self._open = None
+
+
+def _performed(outcome: Outcome) -> bool:
+    """Whether the world was asked: what was refused before dispatch needs no fingerprint."""
+    match outcome:
+        case LlmCallOutcome(reply=Reply()):
+            return True
+        case ToolCallOutcome(launch=Done(result=CompletedToolCall(output=Success()))):
+            return True
+        case DurableStepOutcome(value={"verdict": "happened" | "did_not_happen"}):
+            return True
+        case _:
+            return False

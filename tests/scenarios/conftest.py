@@ -1,0 +1,48 @@
+"""User stories run on every store."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import pytest
+
+from perdure import Agent, Runtime
+from perdure.models.protocol import Model
+from perdure.runtime.clock import SystemClock
+from perdure.store.memory.store import MemoryStore
+from perdure.store.protocol import Store
+from perdure.store.sqlite.store import SqliteStore
+from perdure.tools.decorator import AnyTool
+
+NewStore = Callable[[], Store]
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def new_store(request: pytest.FixtureRequest, tmp_path: Path) -> NewStore:
+    """Opens the same data every time it is called, as a new process would."""
+    clock = SystemClock()
+    if request.param == "memory":
+        memory = MemoryStore(clock)
+        return lambda: memory
+    return lambda: SqliteStore(tmp_path / "s.db", clock)
+
+
+class Desk:
+    """Opens runtimes on one store, and closes them."""
+
+    def __init__(self, new_store: NewStore, stack: AsyncExitStack) -> None:
+        self.new_store = new_store
+        self._stack = stack
+
+    async def open(self, model: Model, *tools: AnyTool, deps: object = None, worker: bool = True) -> Runtime:
+        agent = Agent("a", model=model, tools=tools)
+        runtime = Runtime(self.new_store(), agents=[agent], deps=deps, worker=worker)
+        return await self._stack.enter_async_context(runtime)
+
+
+@pytest.fixture
+async def desk(new_store: NewStore) -> AsyncIterator[Desk]:
+    async with AsyncExitStack() as stack:
+        yield Desk(new_store, stack)

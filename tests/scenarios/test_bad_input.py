@@ -1,0 +1,185 @@
+"""Bad input gets a clear answer: what, because, what to do. Nothing is lost, nothing half done."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from perdure import Agent, Code, Error, Runtime, ToolContext, tool
+from perdure.models.scripted import ScriptedModel, call, say
+from tests.scenarios.conftest import Desk
+
+HOSTILE = ["a:b", "a/b", "a%3Ab", "ünï", "'; drop table log; --", "a" * 500, " x ", "session", "💥"]
+
+
+async def refused(code: Code, *, desk: Desk, text: object = "hi", session: object = "s") -> Error:
+    rt = await desk.open(ScriptedModel(say("ok")))
+    with pytest.raises(Error) as caught:
+        await (await rt.session(session, agent="a")).send(text)  # type: ignore[arg-type]
+    assert caught.value.code is code
+    assert caught.value.message
+    assert await rt.sessions() == (), "nothing was written"
+    return caught.value
+
+
+@pytest.mark.parametrize("id", ["", "   ", "\t", 7, "a\nb", "a\x00b", "x" * 513, "\ud800"])
+async def test_a_session_id_must_be_a_name(desk: Desk, id: object) -> None:
+    await refused(Code.INVALID_ID, desk=desk, session=id)
+
+
+@pytest.mark.parametrize("text", ["", "  \n", 5, None, b"bytes"])
+async def test_an_input_must_say_something(desk: Desk, text: object) -> None:
+    await refused(Code.INVALID_ARGUMENT, desk=desk, text=text)
+
+
+async def test_text_that_is_not_unicode_is_refused(desk: Desk) -> None:
+    error = await refused(Code.INVALID_TEXT, desk=desk, text="a\ud800b")
+    assert "surrogate" in error.because
+
+
+async def test_a_huge_input_is_refused_and_says_how_large_it_may_be(desk: Desk) -> None:
+    error = await refused(Code.INPUT_TOO_LARGE, desk=desk, text="x" * 300_000)
+    assert "262144" in error.because
+
+
+async def test_an_unknown_agent_is_named_with_those_that_exist(desk: Desk) -> None:
+    rt = await desk.open(ScriptedModel(say("ok")))
+    with pytest.raises(Error) as caught:
+        await rt.session("s", agent="b")
+    assert caught.value.code is Code.AGENT_UNKNOWN
+    assert "a" in caught.value.because
+
+
+async def test_an_unknown_session_is_said_to_be_unknown(desk: Desk) -> None:
+    rt = await desk.open(ScriptedModel(say("ok")))
+    ghost = rt.existing("ghost")
+    for ask in (ghost.send("hi"), ghost.why(), ghost.history(), ghost.cancel()):
+        with pytest.raises(Error) as caught:
+            await ask
+        assert caught.value.code is Code.SESSION_UNKNOWN
+    assert await ghost.delete() is False
+
+
+async def test_the_same_key_is_one_input_and_other_content_a_conflict(desk: Desk) -> None:
+    rt = await desk.open(ScriptedModel(say("ok")))
+    session = await rt.session("s", agent="a")
+    first = await session.send("hi", key="k")
+    again = await session.send("hi", key="k")
+    assert (again.turn, again.duplicate) == (first.turn, True)
+    with pytest.raises(Error) as caught:
+        await session.send("other", key="k")
+    assert caught.value.code is Code.INPUT_KEY_CONFLICT
+    await first.result(timeout=10)
+    assert len([message for message in await session.history() if message.role == "user"]) == 1
+
+
+async def test_hostile_names_stay_apart(desk: Desk) -> None:
+    seen: list[str] = []
+
+    @tool
+    def note(ctx: ToolContext) -> str:
+        """Note."""
+        seen.append(ctx.idempotency_key)
+        return ctx.session_id
+
+    rt = await desk.open(ScriptedModel(call("note"), say("ok")), note)
+    for name in HOSTILE:
+        await (await rt.session(name, agent="a")).ask("go", key="same key everywhere", timeout=10)
+    assert len(set(seen)) == len(HOSTILE)
+    assert {info.name for info in await rt.sessions()} == set(HOSTILE)
+
+
+async def test_a_session_belongs_to_its_agent(desk: Desk) -> None:
+    model = ScriptedModel(say("ok"))
+    async with Runtime(desk.new_store(), agents=[Agent("a", model=model), Agent("b", model=model)]) as rt:
+        await (await rt.session("s", agent="a")).ask("hi")
+        with pytest.raises(Error) as caught:
+            await rt.session("s", agent="b")
+        assert caught.value.code is Code.SESSION_AGENT_CONFLICT
+        with pytest.raises(Error) as caught:
+            await rt.session("new")
+        assert caught.value.code is Code.SESSION_UNKNOWN
+
+
+async def test_a_cursor_that_is_none_is_refused(desk: Desk) -> None:
+    rt = await desk.open(ScriptedModel(say("ok")))
+    session = await rt.session("s", agent="a")
+    await session.ask("hi")
+    for text in ("nonsense", "!!!", "ä", "MTox"):
+        with pytest.raises(Error) as caught:
+            session.events(after=text)
+        assert caught.value.code is Code.INVALID_CURSOR
+
+
+@pytest.mark.parametrize(
+    "url", ["", "app.db", "sqlite://app.db", "sqlite:///", "mysql://x", "postgresql://x/y", "memory"]
+)
+def test_an_address_that_names_no_store_is_refused(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PERDURE_STORE__URL", "nonsense")
+    with pytest.raises(Error) as caught:
+        Runtime(url)
+    assert caught.value.code is Code.STORE_URL_INVALID
+    assert "sqlite:///app.db" in caught.value.hint
+
+
+async def test_a_runtime_is_used_inside_its_block(tmp_path: Path) -> None:
+    rt = Runtime(f"sqlite:///{tmp_path / 's.db'}", agents=[Agent("a")])
+    with pytest.raises(Error) as caught:
+        await rt.session("s", agent="a")
+    assert caught.value.code is Code.RUNTIME_CLOSED
+    async with rt:
+        session = await rt.session("s", agent="a")
+    with pytest.raises(Error) as caught:
+        await session.send("hi")
+    assert caught.value.code is Code.RUNTIME_CLOSED
+
+
+async def test_a_forked_runtime_is_refused(tmp_path: Path) -> None:
+    async with Runtime(f"sqlite:///{tmp_path / 's.db'}", agents=[Agent("a")]) as rt:
+        session = await rt.session("s", agent="a")
+        reading, writing = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            said = "nothing"
+            try:
+                session.send("hi").send(None)
+            except Error as problem:
+                said = problem.code.value
+            finally:
+                os.write(writing, said.encode())
+                os._exit(0)
+        os.waitpid(pid, 0)
+        assert os.read(reading, 100) == b"runtime_forked"
+        assert await session.ask("still here?")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "code"),
+    [
+        ({"name": ""}, Code.AGENT_INVALID),
+        ({"name": "two words"}, Code.AGENT_INVALID),
+        ({"name": "a", "max_iterations": 0}, Code.AGENT_INVALID),
+        ({"name": "a", "model": "sim:nothing"}, Code.MODEL_UNKNOWN),
+        ({"name": "a", "model": "openai:gpt-5.2"}, Code.MODEL_UNKNOWN),
+        ({"name": "a", "settings": {"t": float("nan")}}, Code.INVALID_JSON),
+        ({"name": "a", "tools": [print]}, Code.TOOL_INVALID),
+    ],
+)
+def test_an_agent_that_cannot_work_is_refused_when_it_is_made(wrong: dict[str, object], code: Code) -> None:
+    with pytest.raises(Error) as caught:
+        Agent(**wrong)  # type: ignore[arg-type]
+    assert caught.value.code is code
+
+
+def test_what_arrives_later_is_refused_and_never_ignored() -> None:
+    for wrong in ({"approve": True}, {"client_side": True}, {"in_doubt": "ask"}, {"effect": "resumable"}):
+        with pytest.raises(Error) as caught:
+
+            @tool(**wrong)  # type: ignore[call-overload]
+            def refund(cents: int) -> None:
+                """Refund."""
+
+        assert caught.value.code is Code.TOOL_NOT_SUPPORTED_YET
+        assert caught.value.hint

@@ -1,0 +1,55 @@
+"""What a turn costs, counted: commits an owner waits for, statements, bytes. Counts, not times."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from perdure import Agent, Runtime, tool
+from perdure.models.scripted import ScriptedModel, call, say
+
+
+@tool
+async def lookup(item: str) -> str:
+    """Look an item up."""
+    return "tool result: " + "t" * 180
+
+
+def agent() -> Agent:
+    return Agent("a", model=ScriptedModel(call("lookup", item="x" * 20), say("a" * 190)), tools=[lookup])
+
+
+async def test_a_turn_with_one_once_tool_waits_for_three_commits_sending_included(tmp_path: Path) -> None:
+    async with Runtime(f"sqlite:///{tmp_path / 's.db'}", agents=[agent()]) as rt:
+        session = await rt.session("s", agent="a")
+        await session.ask("warm up")
+        counters = rt.store.counters
+        awaited, commits, statements = counters.awaited, counters.commits, counters.statements
+        turns = 20
+        for _ in range(turns):
+            await session.ask("look it up, " + "q" * 80)
+        admissions = turns  # `send` waits for one commit of its own
+        assert counters.awaited - awaited + admissions <= 3 * turns
+        assert counters.commits - commits <= 5 * turns + 2  # a lease renewal may fall into the measured time
+        assert counters.statements - statements <= 40 * turns
+
+
+async def test_a_turn_late_in_a_session_costs_what_an_early_one_does(tmp_path: Path) -> None:
+    async with Runtime(f"sqlite:///{tmp_path / 's.db'}", agents=[agent()]) as rt:
+        session = await rt.session("s", agent="a")
+        costs: list[int] = []
+        for _ in range(60):
+            before = rt.store.counters.statements
+            await session.ask("look it up")
+            costs.append(rt.store.counters.statements - before)
+        early, late = sorted(costs[5:15])[5], sorted(costs[-10:])[5]
+        assert late <= early + 4
+
+
+async def test_storage_follows_new_content(tmp_path: Path) -> None:
+    """About 0.9 KB of text a turn; a conversation stored again and again would be a hundred times that."""
+    path = tmp_path / "s.db"
+    async with Runtime(f"sqlite:///{path}", agents=[agent()]) as rt:
+        session = await rt.session("s", agent="a")
+        for _ in range(100):
+            await session.ask("look it up, " + "q" * 80)
+    assert path.stat().st_size <= 450_000

@@ -1,0 +1,137 @@
+"""Replay keys: their grammar, spelled out, and proof that no two effects share one."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from perdure.effects import keys
+from perdure.ids import CallId, SessionId, Tenant
+from perdure.vocab.effects import EffectKind, Invocation, ProcessSubject, Scope
+
+ACME = Tenant("acme")
+SCOPE = Scope(session_id="s1", turn_id="t1", turn_index=4, protocol_iteration=2)
+PARENT = Invocation.effect(SCOPE, "e1", EffectKind.TOOL_CALL, "acme:s1:t1:4:2:tool_call:1")
+NO_PARENT_KEY = Invocation(scope=SCOPE, subject=ProcessSubject(process_id="p1"))
+
+
+@pytest.mark.parametrize(
+    ("key", "spelled"),
+    [
+        (keys.turn_effect(ACME, SCOPE, EffectKind.LLM_CALL, 3), "acme:s1:t1:4:2:llm_call:3"),
+        (keys.turn_effect(ACME, Scope(session_id="s1"), EffectKind.DIRECT, "x"), "acme:s1::0:0:direct:x"),
+        (keys.child(PARENT, "child", "0", "c1"), "acme:s1:t1:4:2:tool_call:1:child:0:c1"),
+        (keys.child(NO_PARENT_KEY, "x"), "effect:x"),
+        (keys.tool_attempt(ACME, SCOPE, CallId("t1.2.0"), 5), "acme:s1:t1:4:2:tool_call:t1.2.0:attempt:5"),
+        (
+            keys.tool_idempotency(ACME, SessionId("s1"), CallId("t1.2.0"), "refund"),
+            "perdure-tool:acme:s1:t1.2.0:refund",
+        ),
+        (keys.step("scope", CallId("c1"), "render"), "scope:tool:c1:durable-step:render"),
+        (keys.awaited_event("scope", CallId("c1"), "k1"), "scope:tool:c1:await-event:k1"),
+        (
+            keys.process_command(PARENT, SessionId("s1"), "process:await:p1"),
+            "acme:s1:t1:4:2:tool_call:1:process%3Aawait%3Ap1",
+        ),
+        (keys.process_command(None, SessionId("s1"), "process:await:p1"), "s1:process%3Aawait%3Ap1"),
+        (keys.process_sleep("p1", 2), "process:p1:sleep:2"),
+        (keys.process_signal_wait("p1", "go", 1), "process:p1:signal.go:await:1"),
+        (keys.process_signal("p1", "go", "x"), "process:p1:signal.go:x"),
+        (keys.process_event("p1", 7), "process:p1:event:7"),
+        (keys.process_terminal("p1", "failed"), "process:p1:terminal:failed"),
+        (keys.process_cancel_request("p1", "abc"), "process:p1:cancel_requested:abc"),
+        (keys.tool_process_event(CallId("c1"), 0), "tool:c1:durable-process-event:0"),
+        (keys.trigger_occurrence("o1"), "trigger:o1"),
+        (keys.direct_completion(ACME, SCOPE, "title", "k"), "acme:s1:t1:direct:title:request:k"),
+    ],
+)
+def test_the_grammar_of_each_key(key: str, spelled: str) -> None:
+    assert key == spelled
+
+
+HOSTILE = st.sampled_from(
+    ["a", "b", ":", "%", "/", "%3A", "a:b", "a%3Ab", "attempt", "attempt:1", "t:attempt:1", "1", "0", "é", "é", "probe"]
+)
+TEXT = HOSTILE | st.text(min_size=1, max_size=5)
+COUNT = st.integers(0, 3)
+
+
+@given(*[st.tuples(TEXT, TEXT, TEXT, COUNT, COUNT, st.sampled_from(EffectKind), TEXT)] * 2)
+def test_no_two_turn_effects_share_a_key(
+    one: tuple[str, str, str, int, int, EffectKind, str], other: tuple[str, str, str, int, int, EffectKind, str]
+) -> None:
+    def key(of: tuple[str, str, str, int, int, EffectKind, str]) -> str:
+        scope = Scope(session_id=of[1], turn_id=of[2], turn_index=of[3], protocol_iteration=of[4])
+        return keys.turn_effect(Tenant(of[0]), scope, of[5], of[6])
+
+    assert (key(one) == key(other)) == (one == other)
+
+
+@given(*[st.tuples(TEXT, TEXT, TEXT, TEXT, st.integers(1, 3))] * 2)
+def test_no_two_attempts_share_a_key(
+    one: tuple[str, str, str, str, int], other: tuple[str, str, str, str, int]
+) -> None:
+    def key(of: tuple[str, str, str, str, int]) -> str:
+        scope = Scope(session_id=of[1], turn_id=of[2], turn_index=0, protocol_iteration=1)
+        return keys.tool_attempt(Tenant(of[0]), scope, CallId(of[3]), of[4])
+
+    assert (key(one) == key(other)) == (one == other)
+
+
+@given(*[st.tuples(TEXT, TEXT, TEXT, TEXT)] * 2)
+def test_no_two_calls_share_an_idempotency_key(
+    one: tuple[str, str, str, str], other: tuple[str, str, str, str]
+) -> None:
+    def key(of: tuple[str, str, str, str]) -> str:
+        return keys.tool_idempotency(Tenant(of[0]), SessionId(of[1]), CallId(of[2]), of[3])
+
+    assert (key(one) == key(other)) == (one == other)
+
+
+def test_the_idempotency_key_is_the_same_for_every_attempt() -> None:
+    attempts = {keys.tool_attempt(ACME, SCOPE, CallId("c"), n) for n in (1, 2, 3)}
+    assert len(attempts) == 3
+    key = keys.tool_idempotency(ACME, SessionId("s"), CallId("c"), "refund")
+    assert key == "perdure-tool:acme:s:c:refund"
+    assert not any(key in attempt for attempt in attempts)
+
+
+@given(st.lists(TEXT, min_size=1, max_size=3), st.lists(TEXT, min_size=1, max_size=3))
+def test_no_two_children_of_one_effect_share_a_key(one: list[str], other: list[str]) -> None:
+    assert (keys.child(PARENT, *one) == keys.child(PARENT, *other)) == (one == other)
+
+
+@given(TEXT, TEXT)
+def test_a_suffix_cannot_pass_for_an_attempt_of_its_parent(name: str, step: str) -> None:
+    """A step that a user names `x:attempt:1` is one component: it cannot reach into the grammar."""
+    attempt = keys.tool_attempt(ACME, SCOPE, CallId(name), 1)
+    assert keys.child(PARENT, f"{name}:attempt:1") != attempt
+    assert keys.step(attempt, CallId(name), step) != attempt
+
+
+def test_what_is_missing_is_written_as_nothing_and_no_id_may_be_nothing() -> None:
+    outside = keys.turn_effect(ACME, Scope(session_id="s1"), EffectKind.DIRECT, 1)
+    inside = keys.turn_effect(ACME, Scope(session_id="s1", turn_id="t", turn_index=0), EffectKind.DIRECT, 1)
+    assert (outside, inside) == ("acme:s1::0:0:direct:1", "acme:s1:t:0:0:direct:1")
+
+
+SIGNALS = st.tuples(TEXT, TEXT, TEXT)
+
+
+@given(SIGNALS, SIGNALS)
+def test_no_two_signals_share_a_key(one: tuple[str, str, str], other: tuple[str, str, str]) -> None:
+    assert (keys.process_signal(*one) == keys.process_signal(*other)) == (one == other)
+
+
+@given(TEXT, TEXT)
+def test_kinds_of_process_keys_stay_apart(process: str, name: str) -> None:
+    found = [
+        keys.process_sleep(process, 1),
+        keys.process_event(process, 1),
+        keys.process_terminal(process, name),
+        keys.process_cancel_request(process, name),
+        keys.process_signal_wait(process, name, 1),
+        keys.process_signal(process, name, name),
+    ]
+    assert len(set(found)) == len(found)

@@ -1,0 +1,52 @@
+"""Names inside a turn."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from perdure.errors import Code, Error
+from perdure.ids import EffectId, TurnId
+from perdure.vocab.refs import EffectRef, Tail, call_id
+
+NUMBERS = st.integers(0, 200)
+TAILS: st.SearchStrategy[Tail] = st.sampled_from(("", "sleep", "probe"))
+REFS = st.builds(EffectRef, NUMBERS, NUMBERS | st.none(), NUMBERS, TAILS)
+
+
+@given(REFS)
+def test_parsing_is_the_inverse_of_the_id(ref: EffectRef) -> None:
+    assert EffectRef.parse(ref.id) == ref
+
+
+@given(REFS, REFS)
+def test_two_references_never_share_an_id(one: EffectRef, other: EffectRef) -> None:
+    assert (one.id == other.id) == (one == other)
+
+
+@pytest.mark.parametrize(
+    ("ref", "id"),
+    [
+        (EffectRef(2, None, 1), "m2.1"),
+        (EffectRef(2, 0, 1), "c2.0.1"),
+        (EffectRef(1, None, 3, "sleep"), "m1.3.sleep"),
+        (EffectRef(12, 31, 2, "sleep"), "c12.31.2.sleep"),
+        (EffectRef(12, 31, 2, "probe"), "c12.31.2.probe"),
+    ],
+)
+def test_ids_are_spelled_as_stored_logs_spell_them(ref: EffectRef, id: str) -> None:
+    assert ref.id == id
+
+
+@pytest.mark.parametrize(
+    "junk", ["", "m", "m1", "c1.2", "m1.2.3", "c1.2.3.4", "x1.1", "m1.x", "m1.1.nap", "sleep", "m1.sleep", "c1.0.1."]
+)
+def test_anything_else_is_not_the_id_of_an_effect(junk: str) -> None:
+    with pytest.raises(Error) as caught:
+        EffectRef.parse(EffectId(junk))
+    assert caught.value.code is Code.TURN_EVENT_UNEXPECTED
+
+
+def test_a_call_is_named_by_turn_iteration_and_index() -> None:
+    assert call_id(TurnId("t1"), 3, 0) == "t1.3.0"
