@@ -13,6 +13,7 @@ from pathlib import Path
 from perdure import Runtime
 from perdure.testing.crash import KILL_AT, TRACE, Boundary
 from perdure.vocab.messages import Message, ToolCall, ToolResult
+from perdure.vocab.records import EffectSettled
 from tests.crash.scenarios import DIE_IN, Ledger, run
 
 processes = multiprocessing.get_context("forkserver")
@@ -101,6 +102,8 @@ async def final_history(folder: Path) -> tuple[Message, ...]:
         why = await session.why()
         assert why.status == "idle", why
         assert why.queued == 0
+        settled = [row.record.id for row in await session.rows() if isinstance(row.record, EffectSettled)]
+        assert len(settled) == len(set(settled)), f"an effect was settled twice: {settled}"
         return await session.history()
 
 

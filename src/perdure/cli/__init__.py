@@ -1,4 +1,4 @@
-"""The command line: `perdure …`. Commands parse, call the runtime and print; nothing heavy is loaded before it is used."""
+"""The command line, `perdure …`: commands parse, call the runtime and print. Nothing is loaded before it is used."""
 
 from __future__ import annotations
 

@@ -54,12 +54,12 @@ def run_app(args: list[str]) -> int:
         if exits.debugging():
             raise
         return exits.refuse(problem)
-    except BrokenPipeError:  # `perdure … | head`: nobody reads on, and that is fine
+    except (exits.ReaderLeft, BrokenPipeError):  # and that is fine
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return exits.OK
     except (KeyboardInterrupt, typer.Abort):
         return exits.INTERRUPTED
-    except Exception as problem:
+    except Exception as problem:  # noqa: BLE001 - a user gets an error, not a traceback
         return _other(problem)
     return code if isinstance(code, int) else exits.OK
 
@@ -68,8 +68,12 @@ def _other(problem: Exception) -> int:
     """A command line that makes no sense, or a bug of ours."""
     describe = getattr(problem, "format_message", None)
     if callable(describe):
+        message = str(describe())
+        if message.startswith("Usage:"):  # no command was given: the help is the answer
+            print(message)
+            return exits.USAGE
         hint = getattr(getattr(problem, "ctx", None), "command_path", "perdure")
-        exits.complain(_lower(str(describe())), hint=f"{hint} --help")
+        exits.complain(_lower(message), hint=f"{hint} --help")
         return exits.USAGE
     if exits.debugging():
         raise problem

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import sys
+from shutil import get_terminal_size
+
 from perdure.cli.lines import Reader
-from perdure.cli.screen import clock, emit, one_line, say, took, utc
+from perdure.cli.screen import clock, emit, note, one_line, plain, say, took, utc
 from perdure.codec import Json, decode
 from perdure.ids import SessionId
 from perdure.observe.events import Delta, Event, Fact, Gap
@@ -29,6 +32,46 @@ def emit_event(session: SessionId, event: Event) -> None:
             emit(**shared, dropped=dropped)
 
 
+class Talk:
+    """Prints replies as they are written: deltas at once, the rest when the reply is saved, a new line after each."""
+
+    def __init__(self, *, tools: bool) -> None:
+        self._tools = tools
+        self._reader = Reader()
+        self._shown = ""
+
+    def show(self, event: Event) -> None:
+        """Print what an event adds to the text."""
+        if isinstance(event, Delta) and not event.thinking:
+            self._shown += event.text
+            _write(event.text)
+        if not isinstance(event, Fact):
+            return
+        line = self._reader.line(event)
+        match event.record:
+            case EffectSettled(outcome=LlmCallOutcome(reply=reply)):
+                self._end(reply.text if reply else "")
+            case EffectSettled() if self._tools:
+                spent = f"  {took(line.ms)}" if line.ms is not None else ""
+                note(f"  {line.kind} {line.name}  {line.result}{spent}")
+            case _:
+                pass
+
+    def _end(self, text: str) -> None:
+        if text.startswith(self._shown):
+            _write(text[len(self._shown) :])
+        elif text:  # what was shown broke off: the saved reply is another one
+            _write(f"\n{text}")
+        if text or self._shown:
+            _write("\n")
+        self._shown = ""
+
+
+def _write(text: str) -> None:
+    sys.stdout.write(plain(text))
+    sys.stdout.flush()
+
+
 class Printer:
     """Prints durable facts as lines."""
 
@@ -50,10 +93,11 @@ class Printer:
             for part in (took(line.ms) if line.ms is not None else "", f"{line.tokens} tok" if line.tokens else "")
             if part
         )
-        text = f"{clock(line.at)}  #{line.seq:<4} {line.kind:<8} {line.name:<18} {line.result}"
+        text = f"{clock(line.at)}  #{line.seq:<4} {line.kind:<8} {line.name:<15} {line.result}"
         say(f"{text}  {numbers}".rstrip(), line.tone if line.tone != "ok" else "")
         match event.record:
             case EffectSettled(outcome=LlmCallOutcome(reply=Reply() as reply)) if reply.text:
-                say(f"{'':<17}{one_line(reply.text, 100)}", "dim")
+                room = max(40, get_terminal_size((120, 24)).columns - 18)
+                say(f"{'':<17}{one_line(reply.text, room)}", "dim")
             case _:
                 pass

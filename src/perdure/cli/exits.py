@@ -55,6 +55,10 @@ EXITS: Mapping[Code, int] = {
 """What each code means to a shell; every other one is a plain failure."""
 
 
+class ReaderLeft(Exception):
+    """Nobody reads our output any more (`perdure … | head`). A name of its own: the parser treats EPIPE as a failure."""
+
+
 def debugging() -> bool:
     """Whether the user wants tracebacks."""
     return os.environ.get("PERDURE_DEBUG", "") not in ("", "0")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from perdure.cli.screen import clock, one_line, utc
 from perdure.ids import EffectId
@@ -12,9 +12,9 @@ from perdure.vocab.effects import (
     CompletedToolCall,
     Done,
     DurableStepOutcome,
+    EffectKind,
     Failed,
     InDoubt,
-    LlmCall,
     LlmCallOutcome,
     LlmError,
     NotRun,
@@ -37,6 +37,7 @@ from perdure.vocab.records import (
 )
 from perdure.vocab.refs import EffectRef
 
+UNNAMED = "-"
 DOUBTS = {
     "worker_lost": "worker died",
     "timeout": "timed out",
@@ -108,12 +109,14 @@ class Reader:
         self._turn: int | None = None
         self._opened_at = 0
         self._started: dict[EffectId, int] = {}
-        self._model = ""
+        self._model = UNNAMED
         self._calls: tuple[ToolCall, ...] = ()
 
     def lines(self, rows: Iterable[Row]) -> list[Line]:
-        """All lines of some rows."""
-        return [self.line(fact) for fact in facts(rows)]
+        """All lines of some rows. A start is named by its end where only that knows the name."""
+        lines = [self.line(fact) for fact in facts(rows)]
+        names = {(line.turn, line.effect): line.name for line in lines if line.effect and line.name != UNNAMED}
+        return [replace(line, name=names.get((line.turn, line.effect), line.name)) for line in lines]
 
     def line(self, fact: Fact) -> Line:
         """The line of the next record."""
@@ -159,13 +162,11 @@ class Reader:
         self._started[started.id] = fact.at
         ref = EffectRef.parse(started.id)
         kind, name, result = "tool", self._tool(ref), "begun"
-        match started.command:
-            case LlmCall(request=request):
-                self._model = request.model
-                kind, name, result = "model", request.model, "asked"
-            case _ if ref.tail == "sleep":
-                kind = "pause"
-                result = f"until {clock(started.due_at)}" if started.due_at else "begun"
+        match started.kind:
+            case EffectKind.SLEEP:
+                kind, result = "pause", f"until {clock(started.due_at)}" if started.due_at else "begun"
+            case EffectKind.LLM_CALL:
+                kind, result = "model", "asked"
             case _ if started.effect == "once":
                 result = "intent saved"
             case _:
@@ -181,7 +182,8 @@ class Reader:
         match settled.outcome:
             case LlmCallOutcome(reply=Reply() as reply):
                 self._calls, tokens = reply.calls, reply.usage.tokens
-                kind, name, result, tone = "model", reply.model or self._model, _replied(reply), "ok"
+                self._model = reply.model or self._model
+                kind, name, result, tone = "model", self._model, _replied(reply), "ok"
             case LlmCallOutcome(error=LlmError(kind=problem)):
                 kind, name, result, tone = "model", self._model, f"failed: {problem.replace('_', ' ')}", "fail"
             case ToolCallOutcome(launch=Done(result=CompletedToolCall() as done)):
@@ -200,7 +202,7 @@ class Reader:
     def _tool(self, ref: EffectRef) -> str:
         if ref.index is None:
             return self._model
-        return self._calls[ref.index].name if ref.index < len(self._calls) else "?"
+        return self._calls[ref.index].name if ref.index < len(self._calls) else UNNAMED
 
 
 def _quoted(parts: tuple[InputPart, ...]) -> str:

@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+from perdure.cli.exits import ReaderLeft
 from perdure.errors import Code, Error
 
 if TYPE_CHECKING:
@@ -97,9 +98,16 @@ async def _beginning_with(rt: Runtime, prefix: str) -> list[str]:
 
 
 def run(work: Callable[[], Awaitable[T]]) -> T:
-    """Run a command's coroutine."""
+    """Run a command's coroutine.
+
+    Raises:
+        ReaderLeft: if whoever read the output has gone.
+    """
 
     async def main() -> T:
         return await work()
 
-    return asyncio.run(main())
+    try:
+        return asyncio.run(main())
+    except BrokenPipeError as gone:
+        raise ReaderLeft from gone

@@ -10,18 +10,22 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table
     from rich.text import Text
 
 COLOURS = {"ok": "green", "warn": "yellow", "fail": "bold red", "dim": "dim", "doubt": "yellow", "": ""}
 _UNSEEN = {code: None for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
 _WIDE = 10_000
+_GAP = 2
+_LEAST = 12
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of a table. The one that `gives` is shortened when the terminal is narrow."""
+    """A column of a table. On a narrow terminal its title is the `short` one, and the one that `gives` is cut."""
 
     title: str
+    short: str = ""
     right: bool = False
     gives: bool = False
 
@@ -43,6 +47,11 @@ def one_line(text: str, limit: int = 60) -> str:
     """The head of a text, on one line."""
     flat = " ".join(plain(text).split())
     return flat if len(flat) <= limit else f"{flat[: limit - 1]}…"
+
+
+def count(number: int, noun: str) -> str:
+    """`1 turn`, `2 turns`."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def console(*, stderr: bool = False) -> Console:
@@ -68,39 +77,56 @@ def note(text: str) -> None:
 
 
 def table(columns: Sequence[Column], rows: Iterable[Sequence[str | Cell]]) -> None:
-    """Rows in aligned columns, without lines around them."""
+    """Rows in aligned columns, without lines around them. On a narrow terminal the giving column is cut."""
     from rich.table import Table
 
-    titled = any(column.title for column in columns)
-    grid = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim", show_header=titled)
-    for column in columns:
-        ratio = 1 if column.gives else None
+    screen = console()
+    cells = [[_cell(cell) for cell in row] for row in rows]
+    titles = [column.title for column in columns]
+    widths = _widths(titles, cells)
+    if sum(widths) > screen.width:
+        titles = [column.short or column.title for column in columns]
+        widths = _widths(titles, cells)
+    over = max(0, sum(widths) - screen.width)
+    grid = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0), header_style="dim", show_header=any(titles))
+    for column, title, width in zip(columns, titles, widths, strict=True):
+        room = max(_LEAST, width - over) if column.gives else width
         grid.add_column(
-            column.title,
+            title,
             justify="right" if column.right else "left",
             no_wrap=True,
             overflow="ellipsis",
-            min_width=None if column.gives else len(column.title),
-            ratio=ratio,
+            width=room - _GAP,
         )
-    for row in rows:
+    for row in cells:
         grid.add_row(*(_styled(cell) for cell in row))
-    _print_table(grid)
+    _print_table(grid, screen)
 
 
-def _print_table(grid: object) -> None:
-    screen = console()
+def _widths(titles: Sequence[str], rows: Sequence[Sequence[Cell]]) -> list[int]:
+    from rich.cells import cell_len
+
+    return [
+        max([cell_len(title), *(cell_len(row[index].text) for row in rows)]) + _GAP
+        for index, title in enumerate(titles)
+    ]
+
+
+def _print_table(grid: Table, screen: Console) -> None:
     with screen.capture() as captured:
-        screen.print(grid, soft_wrap=False)
+        screen.print(grid, soft_wrap=False, crop=False)
     for line in captured.get().splitlines():
         print(line.rstrip())
 
 
-def _styled(cell: str | Cell) -> Text:
+def _cell(cell: str | Cell) -> Cell:
+    return Cell(plain(cell.text), cell.tone) if isinstance(cell, Cell) else Cell(plain(cell))
+
+
+def _styled(cell: Cell) -> Text:
     from rich.text import Text
 
-    text, tone = (cell.text, cell.tone) if isinstance(cell, Cell) else (cell, "")
-    return Text(plain(text), style=COLOURS[tone])
+    return Text(cell.text, style=COLOURS[cell.tone])
 
 
 def emit(**fields: object) -> None:

@@ -99,6 +99,7 @@ def _adapted(runtime: Runtime, *, store: str | None, model: str | None, worker: 
 
 
 def _agents(found: object, target: str) -> Sequence[Agent]:
+    given = type(found).__name__
     if isinstance(found, Agent):
         return (found,)
     if isinstance(found, list | tuple):
@@ -106,9 +107,7 @@ def _agents(found: object, target: str) -> Sequence[Agent]:
         agents = tuple(item for item in items if isinstance(item, Agent))
         if agents and len(agents) == len(items):
             return agents
-    raise _invalid(
-        f"{target} is a {type(found).__name__}", "it must be a Runtime, an Agent or a list of agents", "agent:app"
-    )
+    raise _invalid(f"{target} is a {given}", "it must be a Runtime, an Agent or a list of agents", "agent:app")
 
 
 def _on_model(agents: Sequence[Agent], model: str | None) -> Sequence[Agent]:

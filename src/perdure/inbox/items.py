@@ -10,7 +10,7 @@ from perdure.codec import encode
 from perdure.ids import CallId, EffectId, InputId, TurnId
 from perdure.vocab.effects import ToolOutput
 from perdure.vocab.messages import InputPart
-from perdure.vocab.wire import Value
+from perdure.vocab.wire import Value, read_stored
 
 
 class Input(Value, frozen=True, tag="input"):
@@ -48,5 +48,9 @@ def write(item: Item) -> bytes:
 
 
 def read(data: bytes) -> Item:
-    """A stored item."""
-    return _decoder.decode(data)
+    """A stored item.
+
+    Raises:
+        Error: `format_newer` for an item this version does not know, `store_corrupt` for one that is damaged.
+    """
+    return read_stored(_decoder, data, what="inbox item")

@@ -229,7 +229,7 @@ class Runtime:
         """Something was written into a stream: its turn and its observers should look."""
         self.hub.stir(stream)
         if self.worker:
-            await self.worker.look(stream)
+            await self.worker.serving.look(stream)
             self.worker.poke(stream)
 
 

@@ -157,7 +157,7 @@ class Session:
         item = Input(input=InputId(short_id("in", now)), turn=TurnId(unique), parts=(_checked(text),), key=key or "")
         source = f"key:{key}" if key else f"in:{unique}"
         new = delivery(self.stream, source, item, at=now, agent=self._agent)
-        claim_for = rt.worker_id if rt.worker and self.stream not in rt.worker.residents else None
+        claim_for = rt.worker_id if rt.worker and self.stream not in rt.worker.serving.residents else None
         match await rt.store.admit(new, claim_for=claim_for):
             case Admitted(fence=fence):
                 claim = Claim(self.stream, fence, Seq(0)) if fence is not None else None
@@ -266,7 +266,7 @@ class Session:
         self.runtime.check_usable()
         deleted = await self.runtime.store.delete(self.stream)
         if self.runtime.worker:
-            self.runtime.worker.forget(self.stream)
+            self.runtime.worker.serving.forget(self.stream)
         self.runtime.hub.stir(self.stream)
         return deleted
 

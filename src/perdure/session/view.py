@@ -54,8 +54,10 @@ class TurnView:
 
 @dataclass(slots=True)
 class _CallView:
+    """One call: the attempt that was dispatched last (0 if none was), and how that ended."""
+
     call: ToolCall
-    started: bool = False
+    dispatched: int = 0
     output: ToolOutput | None = None
 
 
@@ -143,13 +145,13 @@ def _read_effect(reading: _Reading, ref: EffectRef, record: EffectStarted | Effe
         return
     match record:
         case EffectStarted() if not ref.tail:
-            call.started = True
+            call.output, call.dispatched = None, ref.attempt
         case EffectSettled(outcome=ToolCallOutcome(launch=Done(result=CompletedToolCall(output=output)))):
             call.output = output
         case EffectSettled(outcome=DurableStepOutcome(value={"verdict": "happened", **rest})):
             call.output = Success(value=rest.get("value"))
         case EffectSettled(outcome=DurableStepOutcome(value={"verdict": "did_not_happen"})):
-            call.output, call.started = None, False
+            call.output, call.dispatched = None, 0
         case _:
             pass
 
@@ -164,7 +166,8 @@ def _find(reading: _Reading, ref: EffectRef) -> _CallView | None:
 def _read_late(reading: _Reading, late: OutcomeArrivedLate) -> None:
     current = reading.rounds[-1].calls if reading.rounds else []
     call = next((c for c in current if c.call.id == late.call), None)
-    if call is not None and (isinstance(call.output, InDoubt) if call.output else call.started):
+    same_attempt = call is not None and call.dispatched == EffectRef.parse(late.id).attempt
+    if call and same_attempt and (call.output is None or isinstance(call.output, InDoubt)):
         call.output = late.output
         return
     note = f"[Late news about the call {late.tool}, whose outcome was unknown: {encode(told(late.output)[0]).decode()}]"
@@ -172,7 +175,7 @@ def _read_late(reading: _Reading, late: OutcomeArrivedLate) -> None:
 
 
 def _round_messages(turn_round: _Round) -> list[Message]:
-    parts: tuple[Part, ...] = tuple(p for p in turn_round.reply.parts if not (isinstance(p, Text) and not p.text))
+    parts: tuple[Part, ...] = tuple(p for p in turn_round.reply.parts if not _is_blank(p))
     if not any(not isinstance(part, Thinking) for part in parts):
         return []
     messages = [Message(role="assistant", parts=parts)]
@@ -181,14 +184,19 @@ def _round_messages(turn_round: _Round) -> list[Message]:
     return messages
 
 
+def _is_blank(part: Part) -> bool:
+    """Providers refuse text without a visible character, and models do write it."""
+    return isinstance(part, Text) and not part.text.strip()
+
+
 def _result(view: _CallView) -> ToolResult:
-    output, is_error = told(view.output) if view.output else _repair(view.started)
+    output, is_error = told(view.output) if view.output else _repair(view.dispatched > 0)
     call = view.call
     return ToolResult(call=call.id, name=call.name, output=output, is_error=is_error, provider_id=call.provider_id)
 
 
-def _repair(started: bool) -> tuple[Json, bool]:
-    return {"error": UNCERTAIN if started else NOT_EXECUTED, "code": "interrupted"}, True
+def _repair(dispatched: bool) -> tuple[Json, bool]:
+    return {"error": UNCERTAIN if dispatched else NOT_EXECUTED, "code": "interrupted"}, True
 
 
 def told(output: ToolOutput) -> tuple[Json, bool]:

@@ -1,7 +1,8 @@
 """The turn machine. `advance` folds one record into a turn; `owed` says what must happen next.
 
 Laws: no I/O, no clock, no randomness. `owed` answers the same after a step and after a crash, because it looks only
-at what was recorded. Parallel calls go first, calls that share a concurrency class one at a time in the order the
+at what was recorded. A cancel request is admitted: it changes what is owed and nothing else, so its place among the
+records cannot matter. Parallel calls go first, calls that share a concurrency class one at a time in the order the
 model made them, serial calls last and alone. Results keep the model's order, whatever the order of their arrival.
 """
 
@@ -255,10 +256,11 @@ def _owed_by_call(turn: Turn, call: Call) -> Owed:
 def advance(turn: Turn, record: Record) -> Turn:
     """Fold one record into the turn. Total: a record that does not fit is an error."""
     match turn.phase, record:
-        case _, InputAdmitted() | OutcomeArrivedLate() if not _settles_doubt(turn, record):
+        case _, InputAdmitted():
             return turn
-        case Acting(calls=calls), OutcomeArrivedLate(id=effect, output=output):
-            return _with_call(turn, _settled(_call_of(calls, EffectRef.parse(effect)), output))
+        case _, OutcomeArrivedLate(output=output):
+            call = _call_in_doubt(turn, record)
+            return _with_call(turn, _settled(call, output)) if call else turn
         case Ended(), CancelRequested():
             return turn
         case _, CancelRequested(turn=cancelled):
@@ -278,58 +280,78 @@ def _unexpected(turn: Turn, record: Record, where: str) -> Error:
     return Error(Code.TURN_EVENT_UNEXPECTED, f"{type(record).__name__}{named} does not fit {where}", turn=turn.id)
 
 
-def _settles_doubt(turn: Turn, record: Record) -> bool:
+def _call_in_doubt(turn: Turn, late: OutcomeArrivedLate) -> Call | None:
     """A late outcome matters to this turn while its call is the one being answered, and nobody knows how it ended."""
-    if not isinstance(record, OutcomeArrivedLate) or not isinstance(turn.phase, Acting):
-        return False
-    ref = EffectRef.parse(record.id)
+    if not isinstance(turn.phase, Acting):
+        return None
+    ref = EffectRef.parse(late.id)
     for call in turn.phase.calls:
-        if call.request.id == record.call and call.attempt == ref.attempt:
-            return isinstance(call.output, InDoubt) if call.output else call.started is not None
-    return False
+        if call.request.id == late.call and call.attempt == ref.attempt:
+            unknown = isinstance(call.output, InDoubt) if call.output else call.started is not None
+            return call if unknown else None
+    return None
 
 
-def _call_of(calls: tuple[Call, ...], ref: EffectRef) -> Call:
-    if ref.index is None or ref.index >= len(calls):
-        raise Error(Code.TURN_EVENT_UNEXPECTED, f"{ref.id} is not a call of the current reply")
+def _call_of(turn: Turn, calls: tuple[Call, ...], ref: EffectRef) -> Call:
+    """The call of the current reply that a reference means, while it has no answer."""
+    if ref.iteration != turn.iteration or ref.index is None or ref.index >= len(calls):
+        raise Error(Code.TURN_EVENT_UNEXPECTED, f"{ref.id} is not a call of the current reply", turn=turn.id)
+    if calls[ref.index].output is not None:
+        raise Error(Code.TURN_EVENT_UNEXPECTED, f"{ref.id} is answered already", turn=turn.id)
     return calls[ref.index]
 
 
 def _on_started(turn: Turn, ref: EffectRef, record: EffectStarted) -> Turn:
     match turn.phase:
-        case Asking(attempt=attempt, nap=nap) as asking if ref.index is None and ref.attempt == attempt:
-            if ref.tail == "sleep" and nap:
-                return replace(turn, phase=replace(asking, nap=replace(nap, due_at=record.due_at)))
+        case Asking(attempt=attempt, nap=None) if ref == EffectRef(turn.iteration, None, attempt):
             return turn
+        case Asking(attempt=attempt, nap=Nap() as nap) as asking if ref == _model_sleep(turn, attempt):
+            return replace(turn, phase=replace(asking, nap=replace(nap, due_at=record.due_at)))
         case Acting(calls=calls):
-            call = _call_of(calls, ref)
-            if ref.tail == "sleep" and call.nap:
-                return _with_call(turn, replace(call, nap=replace(call.nap, due_at=record.due_at)))
-            if ref.tail == "" and ref.attempt == call.attempt:
-                return _with_call(turn, replace(call, started=record))
-            if ref.tail == "probe":
-                return turn
+            call = _call_of(turn, calls, ref)
+            match ref.tail:
+                case "" if ref.attempt == call.attempt:
+                    return _with_call(turn, replace(call, started=record))
+                case "sleep" if call.nap and ref.attempt == call.attempt - 1:
+                    return _with_call(turn, replace(call, nap=replace(call.nap, due_at=record.due_at)))
+                case "probe" if call.doubt and ref.attempt == call.attempt:
+                    return turn
+                case _:
+                    pass
         case _:
             pass
     raise _unexpected(turn, record, type(turn.phase).__name__)
 
 
+def _model_sleep(turn: Turn, attempt: int) -> EffectRef:
+    return EffectRef(turn.iteration, None, attempt, "sleep")
+
+
 def _on_settled(turn: Turn, ref: EffectRef, record: EffectSettled) -> Turn:
     match turn.phase, record.outcome:
-        case Asking() as asking, SleepOutcome():
+        case Asking(nap=Nap()) as asking, SleepOutcome() if ref == _model_sleep(turn, asking.attempt):
             return replace(turn, phase=replace(asking, nap=None, attempt=asking.attempt + 1))
-        case Asking() as asking, LlmCallOutcome(reply=Reply() as reply):
-            return _on_reply(replace(turn, usage=turn.usage + reply.usage), asking, reply)
-        case Asking() as asking, LlmCallOutcome(error=LlmError() as error):
-            return _on_model_error(turn, asking, error)
-        case Acting(calls=calls), SleepOutcome():
-            return _with_call(turn, replace(_call_of(calls, ref), nap=None))
-        case Acting(calls=calls), ToolCallOutcome(launch=Done(result=CompletedToolCall(output=output))):
-            return _with_call(turn, _on_output(turn, _call_of(calls, ref), output))
-        case Acting(calls=calls), DurableStepOutcome() as verdict if ref.tail == "probe":
-            return _with_call(turn, _on_verdict(_call_of(calls, ref), verdict))
-        case phase, _:
-            raise _unexpected(turn, record, type(phase).__name__)
+        case Asking(attempt=attempt, nap=None) as asking, LlmCallOutcome(reply=reply, error=error) if ref == EffectRef(
+            turn.iteration, None, attempt
+        ):
+            if reply:
+                return _on_reply(replace(turn, usage=turn.usage + reply.usage), asking, reply)
+            if error:
+                return _on_model_error(turn, asking, error)
+        case Acting(calls=calls), outcome:
+            call = _call_of(turn, calls, ref)
+            match ref.tail, outcome:
+                case "", ToolCallOutcome(launch=Done(result=result)) if ref.attempt == call.attempt:
+                    return _with_call(turn, _on_output(call, result.output))
+                case "sleep", SleepOutcome() if call.nap and ref.attempt == call.attempt - 1:
+                    return _with_call(turn, replace(call, nap=None))
+                case "probe", DurableStepOutcome() if call.doubt and ref.attempt == call.attempt:
+                    return _with_call(turn, _on_verdict(call, call.doubt, outcome))
+                case _:
+                    pass
+        case _:
+            pass
+    raise _unexpected(turn, record, type(turn.phase).__name__)
 
 
 def _on_reply(turn: Turn, asking: Asking, reply: Reply) -> Turn:
@@ -353,11 +375,11 @@ def _on_model_error(turn: Turn, asking: Asking, error: LlmError) -> Turn:
     return replace(turn, phase=replace(asking, nap=nap))
 
 
-def _on_output(turn: Turn, call: Call, output: ToolOutput) -> Call:
+def _on_output(call: Call, output: ToolOutput) -> Call:
     match output:
-        case InDoubt() if call.policy == "probe" and not turn.cancel:
+        case InDoubt() if call.policy == "probe":
             return replace(call, doubt=output)
-        case Failed(failure=failure) if _may_retry(call, failure) and not turn.cancel:
+        case Failed(failure=failure) if _may_retry(call, failure):
             nap = Nap(call.durability.retry.delay_ms(call.failures + 1, failure.retry_after_ms))
             return replace(call, attempt=call.attempt + 1, failures=call.failures + 1, started=None, nap=nap)
         case Failed(failure=failure):
@@ -385,8 +407,7 @@ def _counted(failure: Failure, attempts: int) -> Failure:
     )
 
 
-def _on_verdict(call: Call, verdict: DurableStepOutcome) -> Call:
-    doubt = call.doubt or InDoubt(reason="worker_lost")
+def _on_verdict(call: Call, doubt: InDoubt, verdict: DurableStepOutcome) -> Call:
     answer: Json = verdict.value
     match answer:
         case {"verdict": "happened", **rest}:
@@ -432,7 +453,7 @@ def recovery(turn: Turn) -> tuple[EffectSettled, ...]:
     return tuple(
         _doubted(turn, call, InDoubt(reason="worker_lost", message="the worker died before the outcome was recorded"))
         for call in turn.phase.calls
-        if call.output is None and call.doubt is None and call.started is not None
+        if call.output is None and call.doubt is None and call.started and call.started.effect == "once"
     )
 
 

@@ -371,7 +371,7 @@ class Envelope(Value, frozen=True):
         """
         try:
             return digest(self)
-        except (TypeError, ValueError, OverflowError) as problem:
+        except (TypeError, ValueError, OverflowError, RecursionError) as problem:
             raise Error(
                 Code.RUNTIME_EFFECT_ENVELOPE_HASH, "the effect envelope cannot be encoded", because=str(problem)
             ) from None

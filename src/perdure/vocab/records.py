@@ -15,13 +15,12 @@ from typing import Literal, TypeAlias
 import msgspec
 
 from perdure.codec import encode
-from perdure.errors import Code, Error
 from perdure.ids import BlobHash, CallId, EffectId, InputId, Seq, StreamId, TurnId, WorkerId
 from perdure.vocab.effects import Command, EffectKind, Outcome, ToolOutput
 from perdure.vocab.messages import InputPart
 from perdure.vocab.tools import DoubtPolicy, EffectClass
 from perdure.vocab.usage import Usage
-from perdure.vocab.wire import Value
+from perdure.vocab.wire import Value, read_stored
 
 FORMAT = 1
 """The highest record version this code writes and reads."""
@@ -161,17 +160,9 @@ def read(data: bytes) -> Record:
     """A stored record.
 
     Raises:
-        Error: `format_newer` for a record this version does not know.
+        Error: `format_newer` for a record this version does not know, `store_corrupt` for one that is damaged.
     """
-    try:
-        return _decoder.decode(data)
-    except msgspec.ValidationError as problem:
-        raise Error(
-            Code.FORMAT_NEWER,
-            "a stored record has a shape this version does not know",
-            because=str(problem),
-            hint="open the store with the version that wrote it, or a later one",
-        ) from None
+    return read_stored(_decoder, data, what="record")
 
 
 def kind_of(record: Record) -> str:

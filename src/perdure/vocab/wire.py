@@ -2,8 +2,33 @@
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 import msgspec
+
+from perdure.errors import Code, Error
+
+T = TypeVar("T")
 
 
 class Value(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """Base of every value that is stored or sent."""
+
+
+def read_stored(decoder: msgspec.json.Decoder[T], data: bytes, *, what: str) -> T:
+    """Decode what some version of Perdure stored.
+
+    Raises:
+        Error: `format_newer` for a shape this version does not know, `store_corrupt` for bytes that are not JSON.
+    """
+    try:
+        return decoder.decode(data)
+    except msgspec.ValidationError as problem:
+        raise Error(
+            Code.FORMAT_NEWER,
+            f"a stored {what} has a shape this version does not know",
+            because=str(problem),
+            hint="open the store with the version that wrote it, or a later one",
+        ) from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as problem:
+        raise Error(Code.STORE_CORRUPT, f"a stored {what} is damaged", because=str(problem)) from None

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from perdure.commit.plan import Entry, Plan
@@ -75,28 +77,32 @@ async def hammer(path: Path, name: str, streams: int, appends: int) -> None:
 
 
 async def hold_and_hang(path: Path, name: str, streams: int) -> None:
-    """Own some streams in the middle of a turn, say so, and do nothing any more."""
+    """Own some streams in the middle of a turn, fork a child that lives on, say so, and do nothing any more."""
     worker = WorkerId(name)
     store = await opened(path, worker)
     for i in range(streams):
         claim = await owned(store, f"{name}-{i}", worker)
         await store.append(plan(claim, worker, 1, entry("in the middle")))
-    print("holding", flush=True)
+    print(fork_a_sleeper(), flush=True)
     await asyncio.sleep(60)
 
 
-async def open_only(path: Path) -> None:
-    """Try to open a store, and print the code of the refusal."""
-    from perdure.errors import Error
+def fork_a_sleeper() -> int:
+    return fork(lambda: time.sleep(30))
 
-    store = SqliteStore(path, RealClock())
+
+def fork(work: Callable[[], int | None]) -> int:
+    """Run something in a forked child, which then ends at once, whatever happened; its exit code is the result."""
+    child = os.fork()
+    if child:
+        return child
+    code: int | None = 99
     try:
-        await store.open()
-    except Error as error:
-        print(error.code)
-    else:
-        print("opened")
-        await store.close()
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)  # not the test runner's handler: that one raises
+        signal.alarm(40)
+        code = work()
+    finally:
+        os._exit(code or 0)
 
 
 if __name__ == "__main__":
@@ -105,7 +111,5 @@ if __name__ == "__main__":
             asyncio.run(hammer(Path(path), name, int(streams), int(appends)))
         case ["hold", path, name, streams]:
             asyncio.run(hold_and_hang(Path(path), name, int(streams)))
-        case ["open", path]:
-            asyncio.run(open_only(Path(path)))
         case other:
             raise SystemExit(f"unknown: {other}")

@@ -17,7 +17,7 @@ from perdure.store.sqlite import SqliteStore
 from perdure.store.sqlite.failures import failure
 from perdure.store.sqlite.migrate import connect
 from perdure.store.sqlite.schema import APPLICATION_ID, QUERIES, SCHEMA_VERSION, migrations, schema, statements
-from tests.unit.store.parties import RealClock, entry, opened, owned, plan
+from tests.unit.store.parties import RealClock, entry, fork, opened, owned, plan
 
 ANN = WorkerId("ann")
 
@@ -137,9 +137,7 @@ def test_a_store_that_may_not_be_written_is_read_only(name: str) -> None:
         asyncio.run(open_and_close(locked / "existing.db"))
         (locked / "existing.db").chmod(0o444)
         locked.chmod(0o555)
-        child = os.fork()
-        if child == 0:
-            os._exit(_refused_as_read_only(locked / name))
+        child = fork(lambda: _refused_as_read_only(locked / name))
         _, status = os.waitpid(child, 0)
         locked.chmod(0o755)
         assert os.waitstatus_to_exitcode(status) == 0

@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -18,7 +18,7 @@ from perdure.inbox.admit import delivery
 from perdure.inbox.items import Wake
 from perdure.store.protocol import Claim, Held
 from perdure.store.sqlite import SqliteStore
-from tests.unit.store.parties import RealClock, entry, opened, owned, plan, stream_named
+from tests.unit.store.parties import RealClock, entry, fork, opened, owned, plan, stream_named
 
 ANN, BOB = WorkerId("ann"), WorkerId("bob")
 
@@ -26,6 +26,17 @@ ANN, BOB = WorkerId("ann"), WorkerId("bob")
 def party(*arguments: object) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "tests.unit.store.parties", *map(str, arguments)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+@pytest.fixture
+def bob_holds_three(path: Path) -> Iterator[subprocess.Popen[str]]:
+    """A process that owns bob-0 to bob-2, and has a forked child which outlives it."""
+    with party("hold", path, "bob", 3) as holder:
+        assert holder.stdout is not None
+        child = int(holder.stdout.readline())
+        yield holder
+        os.kill(child, signal.SIGKILL)
+        holder.kill()
 
 
 async def test_two_processes_hammer_twenty_streams_and_no_error_surfaces(path: Path) -> None:
@@ -46,19 +57,16 @@ async def test_two_processes_hammer_twenty_streams_and_no_error_surfaces(path: P
     await store.close()
 
 
-async def test_the_streams_of_a_killed_process_are_free_at_once(path: Path) -> None:
-    store = await opened(path, ANN)
-    holder = party("hold", path, "bob", 3)
-    assert holder.stdout is not None
-    assert holder.stderr is not None
-    assert await asyncio.to_thread(holder.stdout.readline) == "holding\n"
+async def test_the_streams_of_a_killed_process_are_free_at_once(
+    path: Path, bob_holds_three: subprocess.Popen[str], store: SqliteStore
+) -> None:
     streams = {stream_named(f"bob-{i}") for i in range(3)}
     assert await store.claimable(ANN, limit=10, now=0) == ()
     assert await store.claim(stream_named("bob-0"), ANN) == Held(BOB)
     assert not await store.is_dead(BOB)
 
-    holder.send_signal(signal.SIGKILL)
-    await asyncio.to_thread(holder.wait)
+    bob_holds_three.send_signal(signal.SIGKILL)
+    await asyncio.to_thread(bob_holds_three.wait)
     (bob,) = [worker for worker in await store.workers() if worker.id == BOB]
     assert bob.lease_until - RealClock().monotonic_ms() > 5_000, "its lease had long to run"
     assert await store.is_dead(BOB)
@@ -66,25 +74,14 @@ async def test_the_streams_of_a_killed_process_are_free_at_once(path: Path) -> N
     claim = await store.claim(stream_named("bob-0"), ANN)
     assert isinstance(claim, Claim)
     assert (claim.previous, claim.fence) == (BOB, 2)
-    holder.stdout.close()
-    holder.stderr.close()
-    await store.close()
 
 
-async def test_a_stopped_process_is_not_certainly_dead(path: Path) -> None:
-    store = await opened(path, ANN)
-    holder = party("hold", path, "bob", 1)
-    assert holder.stdout is not None
-    assert holder.stderr is not None
-    assert await asyncio.to_thread(holder.stdout.readline) == "holding\n"
-    holder.send_signal(signal.SIGSTOP)
+async def test_a_stopped_process_is_not_certainly_dead(
+    path: Path, bob_holds_three: subprocess.Popen[str], store: SqliteStore
+) -> None:
+    bob_holds_three.send_signal(signal.SIGSTOP)
     assert not await store.is_dead(BOB)
     assert await store.claim(stream_named("bob-0"), ANN) == Held(BOB)
-    holder.kill()
-    await asyncio.to_thread(holder.wait)
-    holder.stdout.close()
-    holder.stderr.close()
-    await store.close()
 
 
 async def test_the_dead_who_left_nothing_are_forgotten(path: Path) -> None:
@@ -136,9 +133,7 @@ async def test_a_worker_name_may_be_anything(path: Path) -> None:
 async def test_a_forked_child_is_refused_and_the_parent_keeps_its_lock(path: Path) -> None:
     store = await opened(path, ANN)
     claim = await owned(store, "one", ANN)
-    child = os.fork()
-    if child == 0:
-        os._exit(_in_child(store, claim))
+    child = fork(lambda: _in_child(store, claim))
     _, status = await asyncio.to_thread(os.waitpid, child, 0)
     assert os.waitstatus_to_exitcode(status) == 0
     other = await opened(path, BOB)
@@ -150,6 +145,7 @@ async def test_a_forked_child_is_refused_and_the_parent_keeps_its_lock(path: Pat
 
 def _in_child(store: SqliteStore, claim: Claim) -> int:
     """Every call must be refused; the exit code says how many were not."""
+    signal.alarm(3)  # a call that is not refused may wait for a thread that does not exist here
 
     async def calls() -> int:
         tries = [

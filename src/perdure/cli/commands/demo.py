@@ -17,7 +17,7 @@ def demo(
         bool, Option("--auto", help="Unattended: kill a worker at every step and check each time.")
     ] = False,
     kill_at: Annotated[
-        str, Option(metavar="POINT", help="With --auto: only this point, such as 5:after or charge-after.")
+        str, Option(metavar="POINT", help="With --auto: only this point, such as 5:after or post-charge.")
     ] = "",
     dawdle: Annotated[float, Option(metavar="SECONDS", min=0, help="How long the charge takes after it is made.")] = 20,
     fresh: Annotated[bool, Option("--fresh", help="Delete the demo's store and ledger first.")] = False,

@@ -16,7 +16,7 @@ OLDEST_SQLITE = (3, 35, 0)
 
 
 def doctor(db: Db = "", json: Json = False, quiet: Quiet = False) -> None:
-    """Look a store and this machine over: integrity, schema, workers, disk, clocks."""
+    """Check a store and this machine."""
     from perdure.cli.exits import FAILED, refuse
     from perdure.cli.places import run
     from perdure.errors import Error

@@ -16,7 +16,7 @@ COLUMNS = ("SEQ", "AT", "KIND", "NAME", "ATTEMPT", "RESULT", "MS", "TOKENS")
 @app.command("list")
 def list_records(
     session: SessionName,
-    limit: Annotated[int, Option(min=1, help="How many at most.")] = 100,
+    limit: Annotated[int, Option(metavar="N", min=1, help="How many at most.")] = 100,
     after: Annotated[int, Option(metavar="SEQ", min=0, help="Start after this record.")] = 0,
     db: Db = "",
     json: Json = False,
@@ -40,10 +40,11 @@ async def _list(name: str, limit: int, after: int, db: str, *, json: bool) -> No
         for line in shown:
             emit(type="record", v=1, session=session.id, **line.fields())
         return
-    right = {"SEQ", "ATTEMPT", "MS", "TOKENS"}
+    right, short = {"SEQ", "ATTEMPT", "MS", "TOKENS"}, {"ATTEMPT": "TRY", "TOKENS": "TOK"}
     rows = [tuple(Cell(text, line.tone.replace("ok", "")) for text in line.cells()) for line in shown]
     if rows:
-        table([Column(title, right=title in right, gives=title == "RESULT") for title in COLUMNS], rows)
+        columns = [Column(name, short.get(name, ""), name in right, name == "RESULT") for name in COLUMNS]
+        table(columns, rows)
     left = len(lines) - (shown[-1].seq if shown else after)
     rest = f"  more: --after {shown[-1].seq}" if shown and left > 0 else ""
     note(f"{len(shown)} of {len(lines)} records.{rest}")
@@ -109,7 +110,7 @@ def verify(session: SessionName, db: Db = "", json: Json = False) -> None:
 
 async def _verify(name: str, db: str, *, json: bool) -> bool:
     from perdure.cli.places import find_session, opened
-    from perdure.cli.screen import emit, say
+    from perdure.cli.screen import count, emit, say
     from perdure.cli.verify import verify as check
     from perdure.session.fold import CODE
 
@@ -133,7 +134,8 @@ async def _verify(name: str, db: str, *, json: bool) -> bool:
         )
         return ok
     snapshot = f"snapshot at #{verdict.snapshot_seq}" if verdict.snapshot_seq else "no snapshot yet"
-    counted = f"{verdict.records} records, {verdict.turns} turns, {verdict.effects} effects, {snapshot}"
+    counts = ((verdict.records, "record"), (verdict.turns, "turn"), (verdict.effects, "effect"))
+    counted = ", ".join([*(count(number, noun) for number, noun in counts), snapshot])
     for problem in verdict.problems:
         say(problem, "fail")
     say(f"{'OK' if ok else 'FAIL'}  {session.id}  {counted}", "ok" if ok else "fail")

@@ -57,8 +57,13 @@ def _url(db: str) -> str | None:
 
 
 async def _run(order: _Order) -> int:
+    import logging
+
+    from perdure.cli.exits import debugging
     from perdure.cli.targets import runtime_for
 
+    if not debugging():  # what the runtime logs is for operators; a user gets the result
+        logging.getLogger("perdure").addHandler(logging.NullHandler())
     runtime = runtime_for(order.target, store=_url(order.db), model=order.model, worker=not order.detach)
     async with runtime as rt:
         session = await _session(rt, order)
@@ -96,7 +101,8 @@ async def _left(rt: Runtime, session: Session, sent: Sent, order: _Order) -> int
     say(session.id)
     if not order.quiet:
         who = "a worker has it" if alive else "no worker is running; it waits until one does"
-        note(f"Sent: {who}. Watch with: perdure sessions watch {session.id}{_db_flag(rt, order)}")
+        note(f"Sent: {who}.")
+        note(f"  watch     perdure sessions watch {session.id}{_db_flag(rt, order)}")
     return 0
 
 
@@ -123,18 +129,14 @@ async def _stream(rt: Runtime, session: Session, sent: Sent, order: _Order) -> i
 async def _print(sent: Sent, order: _Order) -> None:
     import sys
 
-    from perdure.cli.events import emit_event
-    from perdure.cli.screen import plain
+    from perdure.cli.events import Talk, emit_event
 
-    if order.json:
-        async for event in sent.events():
+    talk = Talk(tools=not order.quiet and sys.stderr.isatty())
+    async for event in sent.events():
+        if order.json:
             emit_event(sent.session.id, event)
-        return
-    async for text in sent.text_stream():
-        sys.stdout.write(plain(text))
-        sys.stdout.flush()
-    sys.stdout.write("\n")
-    sys.stdout.flush()
+        else:
+            talk.show(event)
 
 
 async def _detach(rt: Runtime, session: Session, order: _Order) -> int:
@@ -143,9 +145,9 @@ async def _detach(rt: Runtime, session: Session, order: _Order) -> int:
 
     await rt.drain(DETACH_S)
     why = await session.why()
-    rest = "it ended meanwhile" if why.status == "idle" else "the turn is saved and goes on with the next worker"
+    rest = "The turn has ended." if why.status == "idle" else "The turn is saved for the next worker."
     db = _db_flag(rt, order)
-    note(f"\nDetached from {session.id}: {rest}.")
+    note(f"\nDetached from {session.id}. {rest}")
     note(f"  watch     perdure sessions watch {session.id}{db}")
     note(f'  carry on  perdure run {order.target} "…" --session {session.id}{_given(order)}')
     return INTERRUPTED
@@ -169,7 +171,7 @@ async def _conclude(rt: Runtime, session: Session, sent: Sent, order: _Order) ->
             tokens=result.usage.tokens,
         )
     elif result.status == "finished" and not order.quiet:
-        note(f"session {session.id}  {result.usage.tokens} tok  (go on with --session {session.id})")
+        note(f"{result.usage.tokens} tok.  Go on with --session {session.id}")
     if result.status == "finished":
         return OK
     if not order.json:

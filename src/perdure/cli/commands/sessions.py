@@ -10,7 +10,7 @@ from perdure.cli.options import Db, Json, Quiet, SessionName
 
 if TYPE_CHECKING:
     from perdure.cli.timeline import TurnPicture
-    from perdure.ids import StreamId
+    from perdure.ids import StreamId, Tenant
     from perdure.observe.why import Why
     from perdure.runtime.runtime import Runtime
     from perdure.session.fold import SessionState
@@ -27,7 +27,7 @@ TONES = {"idle": "", "running": "ok", "queued": "warn", "interrupted": "warn"}
 
 @app.command("list")
 def list_sessions(
-    limit: Annotated[int, Option(min=1, max=1000, help="How many at most.")] = 20,
+    limit: Annotated[int, Option(metavar="N", min=1, max=1000, help="How many at most.")] = 20,
     after: Annotated[str, Option(metavar="CURSOR", help="Go on after a list, with the cursor it printed.")] = "",
     status: Annotated[str, Option(metavar="STATUS,…", help="Only these: idle, running, queued, interrupted.")] = "",
     agent: Annotated[str, Option(metavar="NAME", help="Only sessions of this agent.")] = "",
@@ -90,7 +90,7 @@ async def _matching(rt: Runtime, query: _Query) -> tuple[list[_Found], bool]:
     from perdure.cli.sight import look
 
     found: list[_Found] = []
-    before = _place(query.after)
+    before = _place(query.after, rt.tenant)
     while page := await rt.sessions(limit=100, before=before):
         for info in page:
             if query.agent and info.agent != query.agent:
@@ -108,20 +108,20 @@ async def _matching(rt: Runtime, query: _Query) -> tuple[list[_Found], bool]:
 def _cursor(info: StreamInfo) -> str:
     from base64 import urlsafe_b64encode
 
-    return urlsafe_b64encode(f"{info.updated_at} {info.stream}".encode()).decode().rstrip("=")
+    return urlsafe_b64encode(f"{info.updated_at:x} {info.name}".encode()).decode().rstrip("=")
 
 
-def _place(cursor: str) -> tuple[int, StreamId] | None:
+def _place(cursor: str, tenant: Tenant) -> tuple[int, StreamId] | None:
     from base64 import urlsafe_b64decode
 
     from perdure.errors import Code, Error
-    from perdure.ids import StreamId
+    from perdure.ids import SessionId, session_stream
 
     if not cursor:
         return None
     try:
-        at, stream = urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)).decode().split(" ", 1)
-        return int(at), StreamId(stream)
+        at, name = urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)).decode().split(" ", 1)
+        return int(at, 16), session_stream(tenant, SessionId(name))
     except ValueError:
         raise Error(
             Code.INVALID_CURSOR,
@@ -165,8 +165,8 @@ def _print_list(found: list[_Found], now: int, *, json: bool, quiet: bool) -> No
             )
             for info, why, state in found
         ]
-        right, gives = ("TURNS", "TOKENS"), ("WAITING FOR",)
-        table([Column(title, right=title in right, gives=title in gives) for title in columns], rows)
+        right, short = {"TURNS", "TOKENS"}, {"TOKENS": "TOK", "WAITING FOR": "FOR"}
+        table([Column(name, short.get(name, ""), name in right, name == "WAITING FOR") for name in columns], rows)
 
 
 # --- show ---------------------------------------------------------------------------------------------------------
@@ -175,7 +175,7 @@ def _print_list(found: list[_Found], now: int, *, json: bool, quiet: bool) -> No
 @app.command()
 def show(
     session: SessionName,
-    turns: Annotated[int, Option(min=1, help="How many of the last turns to draw.")] = 5,
+    turns: Annotated[int, Option(metavar="N", min=1, help="How many of the last turns to draw.")] = 5,
     db: Db = "",
     json: Json = False,
 ) -> None:
@@ -200,7 +200,7 @@ async def _show(name: str, turns: int, db: str, *, json: bool) -> None:
     if json:
         _emit_session(info, why, state, drawn)
     else:
-        _draw(info, why, state, drawn, turns, now, f" --db {db}" if db else "")
+        _draw(info, why, drawn, turns, now, f" --db {db}" if db else "")
 
 
 def _emit_session(info: StreamInfo, why: Why, state: SessionState, drawn: list[TurnPicture]) -> None:
@@ -242,15 +242,14 @@ def _emit_session(info: StreamInfo, why: Why, state: SessionState, drawn: list[T
     )
 
 
-def _draw(
-    info: StreamInfo, why: Why, state: SessionState, drawn: list[TurnPicture], limit: int, now: int, db: str
-) -> None:
-    from perdure.cli.screen import ago, note, say, took
+def _draw(info: StreamInfo, why: Why, drawn: list[TurnPicture], limit: int, now: int, db: str) -> None:
+    from perdure.cli.screen import ago, count, note, say, took
     from perdure.cli.timeline import bar, note_of
 
-    active = took(sum(turn.took_ms or 0 for turn in drawn))
-    count = f"{len(drawn)} turn{'' if len(drawn) == 1 else 's'}"
-    say(f"{info.name}  {info.agent}  {why.status}  {count}  {active} active  {state.usage.tokens} tok")
+    active = took(sum((turn.end or now) - turn.start for turn in drawn))
+    tokens = sum(step.tokens or 0 for turn in drawn for step in turn.steps)
+    turns = count(len(drawn), "turn")
+    say(f"{info.name}  {info.agent}  {why.status}  {turns}  {active} active  {tokens} tok")
     say(f"last change {ago(info.updated_at, now)}; {why.summary}", "dim")
     for turn in drawn[-limit:]:
         say()
@@ -261,7 +260,7 @@ def _draw(
             say(f"  {named:<{width}}  {bar(step, turn, now)}  {note_of(step)}".rstrip(), step.tone.replace("ok", ""))
     if len(drawn) > limit:
         note(f"{limit} of {len(drawn)} turns shown.  more: --turns {len(drawn)}")
-    note(f"next: perdure journal list {info.name}{db}   ·   perdure why {info.name}{db}")
+    note(f"next: perdure journal list {info.name}{db}")
 
 
 # --- watch --------------------------------------------------------------------------------------------------------

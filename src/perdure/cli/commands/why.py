@@ -6,7 +6,7 @@ from perdure.cli.options import Db, Json, SessionName
 
 
 def why(session: SessionName, db: Db = "", json: Json = False) -> None:
-    """Say what a session is doing or waiting for, and who could change that."""
+    """Say what a session is doing or waiting for."""
     from perdure.cli.places import run
 
     run(lambda: _explain(session, db, json=json))
@@ -14,7 +14,7 @@ def why(session: SessionName, db: Db = "", json: Json = False) -> None:
 
 async def _explain(name: str, db: str, *, json: bool) -> None:
     from perdure.cli.places import find_session, opened
-    from perdure.cli.screen import ago, emit, say, utc
+    from perdure.cli.screen import count, emit, say, took, utc
 
     async with opened(db) as rt:
         session = await find_session(rt, name)
@@ -41,11 +41,12 @@ async def _explain(name: str, db: str, *, json: bool) -> None:
             hint=answer.hint,
         )
         return
-    say(f"{session.id} is {answer.status}: {answer.summary}")
+    say(f"{session.id}  {answer.status}")
+    say(f"  because    {answer.summary}")
     for item in answer.waiting:
-        say(f"  waits for  {item.what}, since {ago(item.since, now)}")
+        say(f"  waits for  {item.what}, for {took(now - item.since)} now")
     if answer.queued:
-        say(f"  queued     {answer.queued} input(s)")
+        say(f"  queued     {count(answer.queued, 'input')}")
     if owner:
         say(f"  worker     pid {owner.pid}, {'alive' if owner.alive else 'gone'}")
     if answer.hint:

@@ -16,7 +16,7 @@ from pathlib import Path
 from perdure.cli.demo.check import Aftermath, aftermath, remains
 from perdure.cli.demo.ledger import Ledger
 from perdure.cli.demo.points import Point, chosen, points
-from perdure.cli.screen import Cell, emit, note, one_line, say
+from perdure.cli.screen import count, emit, note, one_line, say
 from perdure.errors import Code, Error
 from perdure.testing.crash import KILL_AT, TRACE, Boundary
 
@@ -67,7 +67,7 @@ class Place:
         clean = {name: value for name, value in os.environ.items() if not name.startswith("PERDURE_")}
         child = await asyncio.create_subprocess_exec(
             sys.executable,
-            *("-m", "perdure.cli.demo.worker", str(self.store), str(self.ledger.path), SESSION),
+            *("-P", "-m", "perdure.cli.demo.worker", str(self.store), str(self.ledger.path), SESSION),
             env={**clean, **environment},
             stdout=asyncio.subprocess.DEVNULL,
             stderr=asyncio.subprocess.PIPE,
@@ -168,22 +168,15 @@ async def run_auto(*, kill_at: str | None, json: bool) -> bool:
     return good
 
 
-_LAYOUT = "{:<13}  {:<38}  {:>7}  {:>6}  {:<33}  {}"
-_NARROW = "{:<13}  {:>7}  {:>6}  {:<33}  {}"
-
-
-def _layout() -> tuple[str, bool]:
-    wide = shutil.get_terminal_size((120, 24)).columns >= 112 if sys.stdout.isatty() else True
-    return (_LAYOUT, True) if wide else (_NARROW, False)
+_LAYOUT = "{:<11}  {:<29}  {:<7}  {:<21}  {}"
 
 
 def _announce(todo: list[Point]) -> None:
-    layout, wide = _layout()
-    say(f"Killing a worker with SIGKILL at {len(todo)} points of one booking; each time a second worker carries on.")
-    say("Charges are lines of a ledger that never deduplicates: at the kill, and at the end (always 1).")
+    where = count(len(todo), "point")
+    say(f"Kills a worker (SIGKILL) at {where} of one booking; a second one carries on.")
+    say("Charges: lines in a ledger that never deduplicates, at the kill -> at the end.")
     say()
-    columns = ("POINT", *(("WHAT IS BEING DONE",) if wide else ()), "AT KILL", "AT END", "RECOVERY", "")
-    say(layout.format(*columns), "dim")
+    say(_LAYOUT.format("POINT", "WHAT", "CHARGES", "RECOVERY", "").rstrip(), "dim")
 
 
 def _report(outcome: Outcome, *, json: bool) -> None:
@@ -202,14 +195,12 @@ def _report(outcome: Outcome, *, json: bool) -> None:
             problems=outcome.problems,
         )
         return
-    layout, wide = _layout()
-    what = (one_line(short(point.what), 38),) if wide else ()
-    line = layout.format(
-        point.name, *what, outcome.at_kill, outcome.at_end, outcome.recovery, "OK" if outcome.ok else "FAIL"
-    )
+    charges = f"{outcome.at_kill} -> {outcome.at_end}"
+    verdict = "OK" if outcome.ok else "FAIL"
+    line = _LAYOUT.format(point.name, one_line(short(point.what), 29), charges, outcome.recovery, verdict)
     say(line, "" if outcome.ok else "fail")
     for problem in outcome.problems:
-        say(f"{'':<13}  {problem}", "fail")
+        say(f"{'':<11}  {problem}", "fail")
 
 
 _WORDS = (
@@ -238,4 +229,5 @@ def _conclude(outcomes: list[Outcome], seconds: float) -> None:
     bad = sum(not outcome.ok for outcome in outcomes)
     charges = sum(outcome.at_end for outcome in outcomes)
     say()
-    say(f"{len(outcomes)} kills, {charges} charges, {bad} failed, in {seconds:.0f} s", "fail" if bad else "ok")
+    counts = f"{count(len(outcomes), 'experiment')}, {count(charges, 'charge')}, {bad} failed"
+    say(f"{counts}, in {seconds:.0f} s", "fail" if bad else "ok")

@@ -36,9 +36,7 @@ class Remains:
 
 
 async def remains(store: Path, session: str) -> Remains:
-    """Look at a store nobody works on."""
-    if not store.exists():
-        return Remains(False, ())
+    """Look at a store nobody works on (and which a worker that died early may not have made yet)."""
     async with Runtime(f"sqlite:///{store}", worker=False) as rt:
         opened = rt.existing(session)
         if await rt.store.stream(opened.stream) is None:
@@ -69,14 +67,12 @@ def _recovery(left: Remains, verdict: str | None) -> str:
     if not left.exists:
         return "input sent again"
     if len(left.records) == 1:  # the session was opened with the input, and nothing else happened
-        return "input kept, begun anew"
-    replayed = f"{len(left.settled)} replayed"
+        return "input kept"
     if verdict:
-        return f"{replayed}, probe: {verdict.replace('_', ' ')}"
+        return f"probe: {verdict.replace('_', ' ')}"
     if any(isinstance(record, TurnEnded) for record in left.records):
-        return f"{replayed}, nothing left to do"
-    rerun = [effect for effect in left.begun if effect.startswith("m")]
-    return f"{replayed}, model call re-run" if rerun else f"{replayed}, went on"
+        return "all replayed"
+    return f"{len(left.settled)} replayed, {'re-run' if left.begun else 'went on'}"
 
 
 def _probed(records: Sequence[Record]) -> str | None:

@@ -56,12 +56,12 @@ def expected_at(boundary: Boundary) -> Expected:
 
 
 INSIDE = (
-    ("model-1", "in the 1st model call, mid-stream", Expected(0, (NO_PROBE,))),
+    ("model-1", "in model call #1, mid-stream", Expected(0, (NO_PROBE,))),
     ("search", "in search_flights", Expected(0, (NO_PROBE,))),
-    ("model-2", "in the 2nd model call, mid-stream", Expected(0, (NO_PROBE,))),
-    ("charge-before", "in charge_card, before the money moves", Expected(0, (DID_NOT_HAPPEN,))),
-    ("charge-after", "in charge_card, after the money moved", Expected(1, (HAPPENED,))),
-    ("model-3", "in the 3rd model call, mid-stream", Expected(1, (NO_PROBE, HAPPENED))),
+    ("model-2", "in model call #2, mid-stream", Expected(0, (NO_PROBE,))),
+    ("pre-charge", "in charge_card, not charged", Expected(0, (DID_NOT_HAPPEN,))),
+    ("post-charge", "in charge_card, charged", Expected(1, (HAPPENED,))),
+    ("model-3", "in model call #3, mid-stream", Expected(1, (NO_PROBE, HAPPENED))),
 )
 
 
@@ -70,8 +70,8 @@ def points(trace: Iterable[Boundary]) -> list[Point]:
     ordered = sorted(trace, key=lambda boundary: (boundary.n, boundary.side == "after"))
     found = [Point(f"{b.n}:{b.side}", b.what, ({KILL_AT: str(b)},), expected_at(b), boundary=b) for b in ordered]
     found += [Point(place, what, ({DIE_IN: place},), expected) for place, what, expected in INSIDE]
-    twice = ({DIE_IN: "charge-after"}, {DIE_IN: "probe"})
-    found.append(Point("twice", "in charge_card, then in its probe", twice, Expected(1, (HAPPENED,))))
+    twice = ({DIE_IN: "post-charge"}, {DIE_IN: "probe"})
+    found.append(Point("twice", "in charge_card, then in probe", twice, Expected(1, (HAPPENED,))))
     return found
 
 
@@ -88,5 +88,5 @@ def chosen(all_points: list[Point], name: str) -> Point:
         Code.INVALID_ARGUMENT,
         f"there is no crash point {name!r}",
         because=f"the points are {', '.join(point.name for point in all_points)}",
-        hint="--kill-at 5:after kills after the fifth write, --kill-at charge-after inside the tool",
+        hint="--kill-at 5:after kills after the fifth write, --kill-at post-charge inside the tool",
     )

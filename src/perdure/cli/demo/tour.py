@@ -12,16 +12,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from perdure.cli.demo.ledger import Ledger
-from perdure.cli.exits import FAILED, INTERRUPTED, OK
+from perdure.cli.exits import FAILED, INTERRUPTED, NO_STORE, OK, exit_code
 from perdure.cli.lines import Line, Reader
 from perdure.cli.screen import ago, say, took
 from perdure.errors import Code, Error
 from perdure.ids import VERSION
 from perdure.models.wording import plain as reworded
+from perdure.observe.events import Fact
 from perdure.runtime.runtime import Runtime
 from perdure.runtime.session import Session
 from perdure.store.protocol import StreamInfo
-from perdure.observe.events import Fact
 from perdure.vocab.effects import EffectKind, LlmCallOutcome
 from perdure.vocab.messages import Reply
 from perdure.vocab.records import EffectSettled, EffectStarted, InputAdmitted, TurnEnded
@@ -70,6 +70,16 @@ async def run_tour(tour: Tour, *, fresh: bool) -> int:
     if fresh:
         await _refuse_if_alive(tour)
         tour.forget()
+    try:
+        return await _run(tour)
+    except Error as problem:
+        if exit_code(problem) != NO_STORE or fresh:
+            raise
+        hint = f"start over, without what was there: {tour.command} --fresh"
+        raise Error(problem.code, problem.message, because=problem.because, hint=hint) from problem
+
+
+async def _run(tour: Tour) -> int:
     async with Runtime(f"sqlite:///{tour.store}", worker=False) as rt:
         found = await _find(rt)
         child = await _start(tour, found.session.id)
@@ -85,7 +95,7 @@ async def run_tour(tour: Tour, *, fresh: bool) -> int:
 async def _start(tour: Tour, session: str) -> asyncio.subprocess.Process:
     args = (str(tour.store), str(tour.ledger.path), session, "--dawdle", str(tour.dawdle_s), "--pace", str(PACE_S))
     return await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "perdure.cli.demo.worker", *args), start_new_session=True
+        *(sys.executable, "-P", "-m", "perdure.cli.demo.worker", *args), start_new_session=True
     )
 
 
@@ -104,13 +114,11 @@ async def _find(rt: Runtime) -> Found:
 
 
 async def _refuse_if_alive(tour: Tour) -> None:
-    if not tour.store.exists():
-        return
+    alive: list[int] = []
     with contextlib.suppress(Error):  # a store that cannot be opened may be deleted
         async with Runtime(f"sqlite:///{tour.store}", worker=False) as rt:
             alive = [worker.pid for worker in await rt.store.workers() if worker.alive]
-            if not alive:
-                return
+    if alive:
         raise _busy(alive[0])
 
 
@@ -152,6 +160,7 @@ class _Show:
         self._reader = Reader()
         self._old = found.interrupted.last_seq if found.interrupted else 0
         self._saved = 0
+        self._broken_off: set[str] = set()
         self._ended: TurnEnded | None = None
         self._answer = ""
 
@@ -198,6 +207,8 @@ class _Show:
 
     def _show(self, fact: Fact) -> None:
         line = self._reader.line(fact)
+        if line.begun and line.seq <= self._old:
+            self._broken_off.add(line.effect)
         match fact.record:
             case InputAdmitted():
                 say(f"session {self._found.session.id}  {line.result}")
@@ -222,6 +233,8 @@ class _Show:
             _row(line, line.tone, _VERDICTS.get(line.result, line.result))
         elif line.tone == "doubt":
             _row(line, line.tone, "in doubt: the worker died, no outcome was saved")
+        elif line.effect in self._broken_off:
+            _row(line, line.tone, "broken off by the crash, re-run, saved")
         else:
             _row(line, line.tone, "saved", took_ms=line.ms, tokens=line.tokens)
 

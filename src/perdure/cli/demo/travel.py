@@ -66,10 +66,10 @@ async def charge_card(ctx: ToolContext[World], amount_cents: int, description: s
         description: What for, as the customer will read it.
     """
     world = ctx.deps
-    world.passing("charge-before")
+    world.passing("pre-charge")
     charge = Charge(time.time_ns() // 1_000_000, ctx.session_id, amount_cents, description, ctx.idempotency_key)
     world.ledger.charge(charge)
-    world.passing("charge-after")
+    world.passing("post-charge")
     await asyncio.sleep(world.dawdle_s)  # the money has moved and nobody knows it yet: the worst moment to be killed
     return {"receipt": charge.receipt, "cents": amount_cents}
 

@@ -52,6 +52,11 @@ class Leases:
         """The worker has retired."""
         self._until.pop(worker, None)
 
+    def forget_all(self) -> None:
+        """The store closes: to others, whoever has not retired is dead from now on."""
+        self._until.clear()
+        self.locks.drop_all()
+
     def abandon(self, worker: WorkerId) -> None:
         """The worker shall look dead from now on."""
         self._abandoned.add(worker)

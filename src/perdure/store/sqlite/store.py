@@ -111,7 +111,7 @@ class SqliteStore:
             return
         await readers.blocking(writer.close)
         readers.close()
-        self._locks.drop_all()
+        self._leases.forget_all()
 
     def _write(self, work: Callable[[Tx], T], *, weight: int = 0) -> asyncio.Future[T]:
         self._refuse_in_child()

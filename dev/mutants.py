@@ -1,0 +1,234 @@
+"""Mutation proof: break the code on purpose, one way at a time, and see the test that guards it go red.
+
+A mutant that survives is a missing law. The sources are copied, so nothing here can be left broken.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+TIMEOUT_S = 90
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One way to break a promise: what is replaced where, and the test that must notice."""
+
+    name: str
+    file: str
+    before: str
+    after: str
+    test: str
+    also: Mutant | None = None
+    """A promise that is kept twice must be broken twice."""
+
+    def apply(self, sources: Path) -> bool:
+        """Break the sources; False if the code no longer says what the mutant replaces."""
+        target = sources / self.file
+        text = target.read_text()
+        if self.before not in text:
+            return False
+        target.write_text(text.replace(self.before, self.after))
+        return self.also is None or self.also.apply(sources)
+
+
+SWEEP = "tests/crash/test_sweep.py"
+STORES = "tests/conformance/test_stores.py"
+ORDER = "tests/scenarios/test_order_of_durability.py"
+
+NO_FENCE = (
+    """    if state is None or plan.fence > state.fence:
+        return Refuse(lease_lost(plan.stream))
+    if plan.fence < state.fence or plan.n <= state.n:
+        return AlreadyApplied()  # or never: the rows decide, see `recall`
+    if state.owner != plan.worker:
+        return Refuse(lease_lost(plan.stream))
+    if plan.n != state.n + 1:""",
+    """    if state is None:
+        return Refuse(lease_lost(plan.stream))
+    if False:""",
+)
+
+MUTANTS = [
+    Mutant(
+        "no journal lookup: a resumed turn forgets what was settled",
+        "runtime/resident.py",
+        "for record in records[records.index(start) + 1 :]:",
+        "for record in ():",
+        f"{SWEEP}::test_killed_at_a_durable_boundary[one_once-5:before]",
+        also=Mutant(
+            "",
+            "effects/journal.py",
+            "        if settled:\n            return AlreadySettled",
+            "        if False:\n            return AlreadySettled",
+            "",
+        ),
+    ),
+    Mutant(
+        "no intent before a once call",
+        "effects/controller.py",
+        'return self.record_start or self.effect in ("once", "resumable")',
+        "return self.record_start",
+        f"{SWEEP}::test_killed_inside[one_once-charge]",
+    ),
+    Mutant(
+        "dispatch before the reply is durable",
+        "effects/controller.py",
+        'if begun.care.effect != "pure":',
+        'if begun.care.effect == "never":',
+        f"{ORDER}::test_only_a_pure_call_is_dispatched_before_the_reply_that_names_it_is_durable",
+    ),
+    Mutant(
+        "no lease check before dispatch",
+        "effects/controller.py",
+        "while not self.ledger.lease_live():",
+        "while False:",
+        "tests/crash/test_zombie.py::test_a_worker_stopped_between_intent_and_dispatch_does_not_dispatch",
+    ),
+    Mutant("no fence", "commit/plan.py", *NO_FENCE, f"{STORES} -k stale_fence"),
+    Mutant(
+        "no fence, seen from a thawed worker",
+        "commit/plan.py",
+        *NO_FENCE,
+        "tests/crash/test_zombie.py::test_a_thawed_worker_writes_nothing_and_its_late_outcome_reaches_the_log",
+    ),
+    Mutant(
+        "receipt ignored",
+        "commit/plan.py",
+        "        return AlreadyApplied()  # or never: the rows decide, see `recall`\n",
+        "        return Apply(Seq(state.last_seq + 1))\n",
+        f"{STORES} -k the_same_plan_again_returns_the_first_receipt",
+    ),
+    Mutant(
+        "timer reset in the store",
+        "store/sqlite/queries.sql",
+        "INSERT INTO timers (stream, name, due_at) VALUES (?, ?, ?) ON CONFLICT DO NOTHING",
+        "INSERT OR REPLACE INTO timers (stream, name, due_at) VALUES (?, ?, ?)",
+        f"{STORES} -k a_timer_keeps_its_original_moment",
+    ),
+    Mutant(
+        "snapshot trusted after a format change",
+        "store/sqlite/queries.sql",
+        "WHERE s.stream = ? AND p.code = ?",
+        "WHERE s.stream = ? AND p.code <> ?",
+        f"{STORES} -k a_snapshot_of_another_code_version_is_passed_over",
+    ),
+    Mutant(
+        "first resolution does not win",
+        "store/memory/store.py",
+        "        if known.resolution is not None:",
+        "        if False:",
+        f"{STORES} -k the_first_answer_stands",
+    ),
+    Mutant(
+        "timer reset in the turn",
+        "runtime/turns.py",
+        "        due_at = item.due_at\n        if due_at is None:",
+        "        due_at = None\n        if due_at is None:",
+        f"{ORDER}::test_a_sleep_keeps_its_original_moment_through_a_restart",
+    ),
+    Mutant(
+        "doubt forgotten: a recovered once call simply runs again",
+        "turn/machine.py",
+        '        if call.output is None and call.doubt is None and call.started and call.started.effect == "once"\n',
+        "        if False\n",
+        f"{SWEEP}::test_killed_at_a_durable_boundary[one_once-4:before]",
+    ),
+    Mutant(
+        "did-not-happen believed of a worker that may still be alive",
+        "runtime/turns.py",
+        "certain = await self._nobody_can_still_do_it(item)",
+        "certain = True",
+        "tests/crash/test_zombie.py::test_a_worker_stopped_between_intent_and_dispatch_does_not_dispatch[zombie_probed]",
+    ),
+    Mutant(
+        "an accepted input is consumed without its record",
+        "runtime/resident.py",
+        "self._owned.submit(said, record, consume=(row.id,))",
+        "self._owned.submit(consume=(row.id,)); self._owned.flush(); self._owned.submit(said, record)",
+        f"{SWEEP}::test_killed_at_a_durable_boundary[one_once-2:after]",
+    ),
+    Mutant(
+        "late outcomes dropped",
+        "runtime/orphans.py",
+        "await self._store.admit(late)",
+        "pass",
+        "tests/crash/test_zombie.py::test_a_thawed_worker_writes_nothing_and_its_late_outcome_reaches_the_log",
+    ),
+    Mutant(
+        "the cancel gate is not a gate",
+        "vocab/records.py",
+        "        case TurnEnded(turn=turn) | CancelRequested(turn=turn):\n            return gate_key(turn)",
+        "        case CancelRequested(turn=turn):\n            return gate_key(turn)",
+        "tests/scenarios/test_turns.py::test_a_finished_turn_cannot_be_cancelled",
+    ),
+    Mutant(
+        "results are shown before they are durable",
+        "runtime/turns.py",
+        "                await self.durable()\n                return self.turn.ended",
+        "                return self.turn.ended",
+        f"{ORDER}::test_a_result_and_an_event_leave_only_when_everything_before_them_is_durable",
+    ),
+]
+
+
+def main() -> int:
+    """Run every mutant; the number that survived is the exit code."""
+    only = sys.argv[1] if len(sys.argv) > 1 else ""
+    survivors = 0
+    for mutant in MUTANTS:
+        if only and only not in mutant.name:
+            continue
+        verdict = _run(mutant)
+        survivors += verdict != "killed"
+        print(f"{verdict:9} {mutant.name}\n          {mutant.test}", flush=True)
+    print(f"{len(MUTANTS) - survivors} passed, {survivors} failed")
+    return survivors
+
+
+def _run(mutant: Mutant) -> str:
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(folder)
+        for name in ("src", "tests", "dev", "pyproject.toml"):
+            source = ROOT / name
+            if source.is_dir():
+                shutil.copytree(source, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
+            else:
+                shutil.copy(source, copy / name)
+        if not mutant.apply(copy / "src" / "perdure"):
+            return "STALE"
+        return _verdict(copy, mutant)
+
+
+def _verdict(copy: Path, mutant: Mutant) -> str:
+    arguments = _split(mutant.test)
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "--timeout=30", "-p", "no:cacheprovider", *arguments]
+    environment = {**os.environ, "PYTHONPATH": str(copy / "src"), "PYTHONDONTWRITEBYTECODE": "1"}
+    try:
+        done = subprocess.run(
+            command, cwd=copy, env=environment, capture_output=True, text=True, check=False, timeout=TIMEOUT_S
+        )
+    except subprocess.TimeoutExpired:
+        return "killed"  # it hangs, which no test would let pass
+    if done.returncode == 1:
+        return "killed"
+    if done.returncode == 0:
+        return "SURVIVED"
+    print(done.stdout[-2000:], done.stderr[-2000:])
+    return "BROKEN"
+
+
+def _split(test: str) -> list[str]:
+    path, _, expression = test.partition(" -k ")
+    return [path, "-k", expression.strip("'")] if expression else [path]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

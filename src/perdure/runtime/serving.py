@@ -1,0 +1,144 @@
+"""Serving sessions: one task for each that has something to do, none for those that have not.
+
+Whatever goes wrong with a session, what we hold of it in memory is dropped; the log knows everything that counts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from perdure.errors import Code, Error
+from perdure.ids import StreamId
+from perdure.runtime.orphans import Orphans
+from perdure.runtime.resident import Resident
+from perdure.runtime.shared import Shared
+from perdure.store.protocol import Claim
+
+log = logging.getLogger("perdure.runtime")
+
+MAX_SESSIONS = 256
+MAX_IDLE = 128
+_FIRST_BACKOFF_S = 0.1
+_LAST_BACKOFF_S = 30.0
+
+
+class Serving:
+    """The sessions this worker has in hand."""
+
+    def __init__(self, shared: Shared) -> None:
+        self._shared = shared
+        self._orphans = Orphans(shared.store, shared.clock)
+        self._tasks: dict[StreamId, asyncio.Task[None]] = {}
+        self._claims: dict[StreamId, Claim] = {}
+        self._again: set[StreamId] = set()
+        self._backoff_s: dict[StreamId, float] = {}
+        self._resting: set[StreamId] = set()
+        self.residents: dict[StreamId, Resident] = {}
+        self.unknown_agents: set[StreamId] = set()
+        self.closed = False
+
+    @property
+    def free(self) -> int:
+        """How many more sessions may be served at once."""
+        return max(0, MAX_SESSIONS - len(self._tasks))
+
+    def poke(self, stream: StreamId, claim: Claim | None = None) -> None:
+        """There may be work on this stream: serve it, or serve it once more."""
+        if claim:
+            self._claims[stream] = claim
+        if self.closed or stream in self.unknown_agents or stream in self._resting:
+            return
+        if stream in self._tasks:
+            self._again.add(stream)
+            return
+        task = self._tasks[stream] = asyncio.create_task(self._serve(stream), name=f"perdure:serve:{stream}")
+        task.add_done_callback(lambda _: self._served(stream))  # also when it is cancelled before it begins
+
+    async def look(self, stream: StreamId | None = None) -> None:
+        """Others wrote into a stream, or into any: running turns should know."""
+        residents = (self.residents.get(stream),) if stream is not None else tuple(self.residents.values())
+        for resident in residents:
+            if resident is not None:
+                await resident.look()
+
+    async def _serve(self, stream: StreamId) -> None:
+        resident: Resident | None = None
+        try:
+            resident = self.residents.get(stream) or await self._claim(stream)
+            if resident is not None:
+                await resident.serve()
+                self._backoff_s.pop(stream, None)
+        except Error as problem:
+            await self._give_up(stream, resident, problem)
+        except Exception:
+            log.exception("a session could not be served; it will be tried again", extra={"stream": stream})
+            await self._give_up(stream, resident, None)
+
+    async def _claim(self, stream: StreamId) -> Resident | None:
+        claim = self._claims.pop(stream, None) or await self._shared.store.claim(stream, self._shared.worker)
+        if not isinstance(claim, Claim):
+            return None
+        resident = self.residents[stream] = Resident(self._shared, claim)
+        return resident
+
+    def _served(self, stream: StreamId) -> None:
+        del self._tasks[stream]
+        if stream in self._again:
+            self._again.discard(stream)
+            self.poke(stream)
+        idle = [name for name in self.residents if name not in self._tasks]
+        for name in idle[: max(0, len(idle) - MAX_IDLE)]:  # oldest first; the stream stays ours until somebody asks
+            del self.residents[name]
+
+    async def _give_up(self, stream: StreamId, resident: Resident | None, problem: Error | None) -> None:
+        self.residents.pop(stream, None)
+        if resident and resident.driver:
+            self._orphans.adopt(stream, resident.driver)
+        match problem.code if problem else None:
+            case Code.AGENT_UNKNOWN if resident:
+                log.warning("%s", problem, extra={"stream": stream})
+                self.unknown_agents.add(stream)
+                await resident.hand_over()
+            case Code.GATE_CLOSED | Code.LEASE_LOST:
+                self._again.add(stream)  # fold the log again: it says what happened
+            case _:
+                self._rest(stream, problem)
+
+    def _rest(self, stream: StreamId, problem: Error | None) -> None:
+        delay = self._backoff_s[stream] = min(self._backoff_s.get(stream, _FIRST_BACKOFF_S / 2) * 2, _LAST_BACKOFF_S)
+        self._resting.add(stream)
+        if problem is not None:
+            log.warning("%s; trying again in %.1f s", problem, delay, extra={"stream": stream})
+        asyncio.get_running_loop().call_later(delay, self._rested, stream)
+
+    def _rested(self, stream: StreamId) -> None:
+        self._resting.discard(stream)
+        self.poke(stream)
+
+    def forget(self, stream: StreamId) -> None:
+        """The stream is gone: stop serving it."""
+        self.residents.pop(stream, None)
+        self.unknown_agents.discard(stream)
+        if task := self._tasks.get(stream):
+            task.cancel()
+
+    async def close(self, timeout_s: float) -> None:
+        """Let turns finish for a while, then hand over what is left."""
+        self.closed = True
+        if self._tasks:
+            await asyncio.wait(tuple(self._tasks.values()), timeout=timeout_s)
+        for stream, task in tuple(self._tasks.items()):
+            task.cancel()
+            await asyncio.wait([task])
+            if resident := self.residents.get(stream):
+                await _hand_over(resident)
+        await self._orphans.settle(timeout_s)
+        self.residents.clear()
+
+
+async def _hand_over(resident: Resident) -> None:
+    try:
+        await resident.hand_over()
+    except Error as problem:
+        log.warning("a session could not be handed over: %s", problem, extra={"stream": resident.stream})

@@ -1,0 +1,72 @@
+"""A store whose appends wait until a test lets them through: to see what happens before anything is durable."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, cast
+
+from perdure.commit.plan import Plan, Receipt
+from perdure.store.protocol import Store
+from perdure.testing.crash import describe
+
+
+class Gatekeeper:
+    """Holds back every append for which `holds` is true, and all that come after it, until `release`."""
+
+    def __init__(self, holds: Callable[[str], bool]) -> None:
+        self._holds = holds
+        self._held: list[Callable[[], None]] = []
+        self.reached = asyncio.Event()
+
+    def guard(self, store: Store) -> Store:
+        """The same store, behind this gate."""
+        return cast(Store, _Held(store, self))
+
+    def release(self) -> None:
+        """Let everything through, in order."""
+        self._holds = lambda _: False
+        held, self._held = self._held, []
+        for submit in held:
+            submit()
+
+    def stops(self, plan: Plan) -> bool:
+        """Whether this append must wait."""
+        return bool(self._held) or self._holds(describe(plan))
+
+    def hold(self, submit: Callable[[], None]) -> None:
+        """Keep an append for later."""
+        self._held.append(submit)
+        self.reached.set()
+
+
+class _Held:
+    def __init__(self, store: Store, gate: Gatekeeper) -> None:
+        self._store = store
+        self._gate = gate
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(self._store, name)
+
+    def append(self, plan: Plan) -> Awaitable[Receipt]:
+        """Append at once, or once the gate opens."""
+        if not self._gate.stops(plan):
+            return self._store.append(plan)
+        promised: asyncio.Future[Receipt] = asyncio.get_running_loop().create_future()
+
+        def submit() -> None:
+            asyncio.ensure_future(self._store.append(plan)).add_done_callback(lambda done: _copy(done, promised))
+
+        self._gate.hold(submit)
+        return promised
+
+
+def _copy(done: asyncio.Future[Receipt], promised: asyncio.Future[Receipt]) -> None:
+    if promised.done():
+        return
+    if problem := done.exception():
+        promised.set_exception(problem)
+    else:
+        promised.set_result(done.result())

@@ -1,0 +1,48 @@
+"""The help of every command is frozen: a change to it is a decision. PERDURE_UPDATE_SNAPSHOTS=1 writes it anew."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from perdure.cli.app import run_app
+
+FOLDER = Path(__file__).parent / "cli_help"
+COMMANDS = (
+    "",
+    "demo",
+    "doctor",
+    "journal",
+    "journal list",
+    "journal show",
+    "journal verify",
+    "run",
+    "sessions",
+    "sessions list",
+    "sessions show",
+    "sessions watch",
+    "version",
+    "why",
+)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_help_of_a_command_is_as_it_was(
+    command: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert run_app([*command.split(), "--help"]) == 0
+    shown = capsys.readouterr().out
+    file = FOLDER / f"{'-'.join(['perdure', *command.split()])}.txt"
+    if os.environ.get("PERDURE_UPDATE_SNAPSHOTS"):
+        file.write_text(shown)
+    assert shown == file.read_text()
+    assert all(len(line) <= 80 for line in shown.splitlines())
+    assert "!" not in shown
+
+
+def test_no_snapshot_is_left_of_a_command_that_is_gone() -> None:
+    names = {"-".join(["perdure", *command.split()]) for command in COMMANDS}
+    assert {file.stem for file in FOLDER.iterdir()} == names

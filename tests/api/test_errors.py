@@ -1,0 +1,140 @@
+"""The list of codes is public and append-only: a code may be added here, never changed or removed."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from perdure.errors import TRAITS, Code, Error
+
+CODES = [
+    "invalid_argument",
+    "invalid_id",
+    "invalid_json",
+    "invalid_text",
+    "invalid_cursor",
+    "input_too_large",
+    "input_key_conflict",
+    "target_invalid",
+    "agent_unknown",
+    "agent_invalid",
+    "model_unknown",
+    "session_unknown",
+    "session_agent_conflict",
+    "session_deleted",
+    "session_busy",
+    "turn_unknown",
+    "turn_event_unexpected",
+    "turn_failed",
+    "record_unknown",
+    "result_timeout",
+    "tool_invalid",
+    "tool_not_supported_yet",
+    "runtime_closed",
+    "runtime_forked",
+    "runtime_draining",
+    "lease_lost",
+    "commit_conflict",
+    "gate_closed",
+    "store_commit_byte_budget_exceeded",
+    "store_commit_row_budget_exceeded",
+    "store_url_invalid",
+    "store_read_only",
+    "store_full",
+    "store_locked",
+    "store_corrupt",
+    "store_newer",
+    "store_not_ours",
+    "store_unavailable",
+    "store_failed",
+    "blob_unknown",
+    "format_newer",
+    "replay_mismatch",
+    "runtime_effect_invocation_subject",
+    "runtime_effect_invocation_kind",
+    "runtime_effect_replay_required",
+    "runtime_effect_envelope_hash",
+    "runtime_effect_wrong_outcome",
+    "runtime_effect_tool_call_pending",
+    "runtime_effect_tool_batch_empty",
+    "runtime_effect_attachment_missing_reference",
+    "runtime_effect_attachment_media_type",
+    "runtime_effect_attachment_store",
+    "runtime_effect_local_executor_mismatch",
+    "runtime_effect_local_executor_unavailable",
+    "runtime_effect_in_doubt",
+    "missing_execution_scope_id",
+    "invalid_await_event_wait_identity",
+]
+
+SEED_CODES = [
+    "runtime_effect_wrong_outcome",
+    "runtime_effect_tool_call_pending",
+    "runtime_effect_invocation_subject",
+    "runtime_effect_invocation_kind",
+    "runtime_effect_replay_required",
+    "runtime_effect_envelope_hash",
+    "runtime_effect_attachment_missing_reference",
+    "runtime_effect_attachment_media_type",
+    "runtime_effect_attachment_store",
+]
+"""Those of the seeds' register that turns and effects need; the others come with steps, waits and processes."""
+
+STATUSES = {400, 404, 409, 410, 413, 415, 500, 501, 502, 503, 504, 507}
+
+
+def test_the_codes_are_these() -> None:
+    assert [code.value for code in Code] == CODES
+
+
+def test_every_code_has_its_traits_and_nothing_else_has() -> None:
+    assert set(TRAITS) == set(Code)
+
+
+@pytest.mark.parametrize("code", SEED_CODES)
+def test_the_codes_of_the_seeds_exist(code: str) -> None:
+    assert Code(code).value == code
+
+
+@pytest.mark.parametrize("code", list(Code))
+def test_a_code_is_snake_case_named_like_its_constant_and_names_no_backend(code: Code) -> None:
+    assert re.fullmatch(r"[a-z]+(_[a-z]+)*", code.value)
+    assert code.name == code.value.upper()
+    assert not re.search(r"sqlite|postgres|memory|openai|anthropic|restate|redis", code.value)
+
+
+@pytest.mark.parametrize("code", list(Code))
+def test_the_traits_of_a_code_are_ones_a_client_can_act_on(code: Code) -> None:
+    assert TRAITS[code].status in STATUSES
+    assert TRAITS[code].retry in ("never", "same", "later")
+    assert Error(code, "x").retry == TRAITS[code].retry
+
+
+@pytest.mark.parametrize(
+    ("code", "status", "retry"),
+    [
+        (Code.INVALID_JSON, 400, "never"),
+        (Code.SESSION_UNKNOWN, 404, "never"),
+        (Code.INPUT_KEY_CONFLICT, 409, "never"),
+        (Code.LEASE_LOST, 409, "later"),
+        (Code.REPLAY_MISMATCH, 409, "never"),
+        (Code.RESULT_TIMEOUT, 504, "same"),
+        (Code.STORE_FULL, 507, "later"),
+        (Code.RUNTIME_DRAINING, 503, "later"),
+        (Code.FORMAT_NEWER, 503, "never"),
+    ],
+)
+def test_what_a_client_does_with_a_code_is_part_of_the_contract(code: Code, status: int, retry: str) -> None:
+    assert (TRAITS[code].status, TRAITS[code].retry) == (status, retry)
+
+
+def test_an_error_says_what_because_and_what_to_do() -> None:
+    error = Error(Code.LEASE_LOST, "nothing was written", because="another worker has it", hint="reload", stream="s")
+    assert str(error) == "lease_lost: nothing was written (because another worker has it) (hint: reload)"
+    assert (error.code, error.message, error.details) == (Code.LEASE_LOST, "nothing was written", {"stream": "s"})
+    assert error.args == ("nothing was written",)
+
+
+def test_an_error_without_reasons_is_short() -> None:
+    assert str(Error(Code.SESSION_UNKNOWN, "there is no such session")) == "session_unknown: there is no such session"

@@ -1,0 +1,544 @@
+"""The wire form of everything that is stored, frozen: what was written by any release must still be read.
+
+A literal here changes only together with a migration. Tags are snake_case; defaults are left out.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import get_args
+
+import pytest
+
+from perdure.codec import decode, encode
+from perdure.errors import Code, Error
+from perdure.ids import BlobHash, CallId, EffectId, InputId, PromiseId, Seq, StreamId, TurnId, WorkerId
+from perdure.inbox import items
+from perdure.vocab import causes, messages, processes, promises, records
+from perdure.vocab import effects as e
+from perdure.vocab.tools import Composition, Durability, RetryPolicy, ToolContract, ToolDefinition, ToolHints
+from perdure.vocab.usage import Usage
+
+T, C = TurnId("t1"), CallId("t1.1.0")
+REF = messages.AttachmentRef(hash=BlobHash("h1"), media_type="image/png", size=3)
+KEY = promises.AwaitEventKey(scope="s1", wait=promises.Custom(key="ok"), key_id=PromiseId("k1"), signature="sig")
+CALL = e.PreparedToolCall(call_id=C, tool_id="tool:refund", tool_name="refund", args={"cents": 5})
+DONE = e.Done(result=e.CompletedToolCall(call_id=C, tool_name="refund", output=e.Success(value="ok")))
+SCOPE = processes.SessionScope(session_id="s1")
+
+RECORDS: list[tuple[records.Record, str]] = [
+    (records.SessionOpened(agent="billing"), '{"type":"session_opened","agent":"billing"}'),
+    (
+        records.InputAdmitted(input=InputId("i1"), turn=T, parts=(messages.Text(text="hi"),)),
+        '{"type":"input_admitted","input":"i1","turn":"t1","parts":[{"type":"text","text":"hi"}]}',
+    ),
+    (
+        records.InputAdmitted(input=InputId("i1"), turn=T, parts=(messages.Image(ref=REF),), key="w-1"),
+        '{"type":"input_admitted","input":"i1","turn":"t1","parts":[{"type":"image","ref":{"hash":"h1","media_type":'
+        '"image/png","size":3}}],"key":"w-1"}',
+    ),
+    (
+        records.TurnOpened(turn=T, index=0, composition=BlobHash("h")),
+        '{"type":"turn_opened","turn":"t1","index":0,"composition":"h"}',
+    ),
+    (
+        records.TurnOpened(
+            turn=T,
+            index=9,
+            composition=BlobHash("h"),
+            from_turn=2,
+            view_seq=Seq(40),
+            limits=records.Limits(max_iterations=3, no_progress=2, model_attempts=1, max_parallel_calls=8),
+        ),
+        '{"type":"turn_opened","turn":"t1","index":9,"composition":"h","from_turn":2,"view_seq":40,"limits":'
+        '{"max_iterations":3,"no_progress":2,"model_attempts":1,"max_parallel_calls":8}}',
+    ),
+    (
+        records.EffectStarted(id=EffectId("m1.1"), kind=e.EffectKind.LLM_CALL, fingerprint="f"),
+        '{"type":"effect_started","id":"m1.1","kind":"llm_call","fingerprint":"f"}',
+    ),
+    (
+        records.EffectStarted(
+            id=EffectId("c1.0.1"),
+            kind=e.EffectKind.TOOL_CALL,
+            fingerprint="f",
+            command=e.CallTool(call=CALL),
+            effect="once",
+            doubt="probe",
+            worker=WorkerId("w1"),
+            deadline_at=7,
+            due_at=8,
+        ),
+        '{"type":"effect_started","id":"c1.0.1","kind":"tool_call","fingerprint":"f","command":{"type":"tool_call",'
+        '"call":{"call_id":"t1.1.0","tool_id":"tool:refund","tool_name":"refund","args":{"cents":5}}},'
+        '"effect":"once","doubt":"probe","worker":"w1","deadline_at":7,"due_at":8}',
+    ),
+    (
+        records.EffectSettled(id=EffectId("m1.1.sleep"), outcome=e.SleepOutcome(), fingerprint="f"),
+        '{"type":"effect_settled","id":"m1.1.sleep","outcome":{"type":"sleep"},"fingerprint":"f"}',
+    ),
+    (
+        records.OutcomeArrivedLate(call=C, id=EffectId("c1.0.1"), tool="refund", output=e.Success(value=1)),
+        '{"type":"outcome_arrived_late","call":"t1.1.0","id":"c1.0.1","tool":"refund","output":{"status":"success",'
+        '"value":1}}',
+    ),
+    (
+        records.CancelRequested(turn=T, request="r1"),
+        '{"type":"cancel_requested","turn":"t1","request":"r1"}',
+    ),
+    (
+        records.CancelRequested(turn=T, request="r1", origin="api", reason="enough"),
+        '{"type":"cancel_requested","turn":"t1","request":"r1","origin":"api","reason":"enough"}',
+    ),
+    (
+        records.TurnEnded(turn=T, status="finished"),
+        '{"type":"turn_ended","turn":"t1","status":"finished"}',
+    ),
+    (
+        records.TurnEnded(turn=T, status="stopped", reason="cancelled", message="m", usage=Usage(input=3, calls=1)),
+        '{"type":"turn_ended","turn":"t1","status":"stopped","reason":"cancelled","message":"m","usage":{"input":3,'
+        '"calls":1}}',
+    ),
+]
+
+COMMANDS: list[tuple[e.Command, str]] = [
+    (
+        e.LlmCall(
+            request=e.LlmRequestSpec(
+                model="sim:x",
+                composition=BlobHash("h"),
+                view=e.ViewRef(from_turn=0, turn=2, iteration=1),
+                session_id="s1",
+            )
+        ),
+        '{"type":"llm_call","request":{"model":"sim:x","composition":"h","view":{"from_turn":0,"turn":2,"iteration":1},'
+        '"session_id":"s1"}}',
+    ),
+    (
+        e.Direct(
+            request=e.LlmRequestSpec(
+                model="sim:x",
+                messages=(messages.Message(role="user", parts=(messages.Text(text="hi"),)),),
+                attachments=(REF,),
+                tool_choice="none",
+                model_variant="fast",
+                generation={"temperature": 0},
+                output_spec={"type": "object"},
+            ),
+            usage_source="title",
+        ),
+        '{"type":"direct","request":{"model":"sim:x","messages":[{"role":"user","parts":[{"type":"text","text":"hi"}]}],'
+        '"attachments":[{"hash":"h1","media_type":"image/png","size":3}],"tool_choice":"none","model_variant":"fast",'
+        '"generation":{"temperature":0},"output_spec":{"type":"object"}},"usage_source":"title"}',
+    ),
+    (
+        e.CallTool(call=CALL),
+        '{"type":"tool_call","call":{"call_id":"t1.1.0","tool_id":"tool:refund","tool_name":"refund","args":'
+        '{"cents":5}}}',
+    ),
+    (
+        e.CallTools(
+            batch=e.PreparedToolBatch(batch_id="b", calls=(e.BatchedCall(call=CALL, replay_suffix="child:0:x"),))
+        ),
+        '{"type":"tool_batch","batch":{"batch_id":"b","calls":[{"call":{"call_id":"t1.1.0","tool_id":"tool:refund",'
+        '"tool_name":"refund","args":{"cents":5}},"replay_suffix":"child:0:x"}]}}',
+    ),
+    (e.DurableStep(step_id="x", input=[1]), '{"type":"durable_step","step_id":"x","input":[1]}'),
+    (e.DurableStep(step_id="x"), '{"type":"durable_step","step_id":"x"}'),
+    (
+        e.Process(command=processes.AwaitProcess(process_id="p")),
+        '{"type":"process","command":{"op":"await","process_id":"p"}}',
+    ),
+    (e.ExecCode(code="1+1"), '{"type":"exec_code","code":"1+1"}'),
+    (e.Checkpoint(checkpoint="after_model"), '{"type":"checkpoint","checkpoint":"after_model"}'),
+    (e.SyncExecutionEnvironment(), '{"type":"sync_execution_environment"}'),
+    (
+        e.SyncExecutionEnvironment(update_machine_config=True),
+        '{"type":"sync_execution_environment","update_machine_config":true}',
+    ),
+    (e.Sleep(duration_ms=0), '{"type":"sleep","duration_ms":0}'),
+    (
+        e.AwaitEvent(key=KEY),
+        '{"type":"await_event","key":{"scope":"s1","wait":{"type":"custom","key":"ok"},"key_id":"k1",'
+        '"signature":"sig"}}',
+    ),
+]
+
+PROCESS_COMMANDS: list[tuple[processes.ProcessCommand, str]] = [
+    (
+        processes.StartProcess(process_id="p", registration={"engine": "python"}),
+        '{"op":"start","process_id":"p","registration":{"engine":"python"}}',
+    ),
+    (
+        processes.ListProcesses(session_scope=processes.SessionScope(session_id="s1", frame_id="f"), mode="all"),
+        '{"op":"list","session_scope":{"session_id":"s1","frame_id":"f"},"mode":"all"}',
+    ),
+    (processes.ListProcesses(session_scope=SCOPE), '{"op":"list","session_scope":{"session_id":"s1"}}'),
+    (
+        processes.TransferProcesses(from_scope=SCOPE, to_scope=SCOPE, process_ids=("p",)),
+        '{"op":"transfer","from_scope":{"session_id":"s1"},"to_scope":{"session_id":"s1"},"process_ids":["p"]}',
+    ),
+    (processes.DeleteSessionEdges(session_id="s1"), '{"op":"delete_session","session_id":"s1"}'),
+    (processes.AwaitProcess(process_id="p"), '{"op":"await","process_id":"p"}'),
+    (processes.CancelProcess(process_id="p"), '{"op":"cancel","process_id":"p"}'),
+    (
+        processes.SignalProcess(process_id="p", signal_name="go", signal_id="x", payload=1),
+        '{"op":"signal","process_id":"p","signal_name":"go","signal_id":"x","payload":1}',
+    ),
+]
+
+PROCESS_OUTCOMES: list[tuple[processes.ProcessOutcome, str]] = [
+    (processes.ProcessStarted(record={}), '{"op":"start","record":{}}'),
+    (processes.ProcessesListed(), '{"op":"list"}'),
+    (processes.ProcessesTransferred(), '{"op":"transfer"}'),
+    (processes.SessionEdgesDeleted(), '{"op":"delete_session"}'),
+    (processes.ProcessAwaited(output=1), '{"op":"await","output":1}'),
+    (processes.ProcessCancelled(record={}), '{"op":"cancel","record":{}}'),
+    (processes.ProcessSignalled(event={}), '{"op":"signal","event":{}}'),
+]
+
+OUTCOMES: list[tuple[e.Outcome, str]] = [
+    (
+        e.LlmCallOutcome(
+            reply=messages.Reply(
+                parts=(
+                    messages.Thinking(text="hm", signature="s", route="r"),
+                    messages.Text(text="ok"),
+                    messages.ToolCall(id=C, name="refund", args={"cents": 5}, provider_id="call_0"),
+                    messages.ToolCall(id=C, name="refund", args=None, malformed="{"),
+                ),
+                finish="tool_calls",
+                usage=Usage(input=1, output=2, cache_read=3, cache_write=4, reasoning=5, calls=1),
+                model="m",
+            ),
+            text_streamed=True,
+        ),
+        '{"type":"llm_call","reply":{"parts":[{"type":"thinking","text":"hm","signature":"s","route":"r"},'
+        '{"type":"text","text":"ok"},{"type":"tool_call","id":"t1.1.0","name":"refund","args":{"cents":5},'
+        '"provider_id":"call_0"},{"type":"tool_call","id":"t1.1.0","name":"refund","args":null,"malformed":"{"}],'
+        '"finish":"tool_calls","usage":{"input":1,"output":2,"cache_read":3,"cache_write":4,"reasoning":5,"calls":1},'
+        '"model":"m"},"text_streamed":true}',
+    ),
+    (
+        e.LlmCallOutcome(
+            error=e.LlmError(kind="rate_limit", message="m", retryable=True, retry_after_ms=9, status=429)
+        ),
+        '{"type":"llm_call","error":{"kind":"rate_limit","message":"m","retryable":true,"retry_after_ms":9,'
+        '"status":429}}',
+    ),
+    (
+        e.DirectOutcome(error=e.LlmError(kind="auth", message="m")),
+        '{"type":"direct","error":{"kind":"auth","message":"m"}}',
+    ),
+    (
+        e.ToolCallOutcome(launch=DONE),
+        '{"type":"tool_call","launch":{"status":"done","result":{"call_id":"t1.1.0","tool_name":"refund","output":'
+        '{"status":"success","value":"ok"}}}}',
+    ),
+    (
+        e.ToolCallOutcome(launch=e.Pending(key=KEY), triggers=({"t": 1},)),
+        '{"type":"tool_call","launch":{"status":"pending","key":{"scope":"s1","wait":{"type":"custom","key":"ok"},'
+        '"key_id":"k1","signature":"sig"}},"triggers":[{"t":1}]}',
+    ),
+    (
+        e.ToolBatchOutcome(
+            launches=(
+                e.Pending(
+                    key=KEY,
+                    pending=e.PendingCompletion(deadline_ms=1, on_timeout="fail_turn", on_cancel="ignore"),
+                    duration_ms=2,
+                ),
+            )
+        ),
+        '{"type":"tool_batch","launches":[{"status":"pending","key":{"scope":"s1","wait":{"type":"custom","key":"ok"},'
+        '"key_id":"k1","signature":"sig"},"pending":{"deadline_ms":1,"on_timeout":"fail_turn","on_cancel":"ignore"},'
+        '"duration_ms":2}]}',
+    ),
+    (e.DurableStepOutcome(value={"verdict": "unknown"}), '{"type":"durable_step","value":{"verdict":"unknown"}}'),
+    (
+        e.DurableStepOutcome(
+            error=e.StepFailure(code="x", message="m"), in_doubt=e.InDoubt(reason="worker_lost", message="m")
+        ),
+        '{"type":"durable_step","error":{"code":"x","message":"m"},"in_doubt":{"status":"in_doubt","reason":'
+        '"worker_lost","message":"m"}}',
+    ),
+    (
+        e.ProcessEffectOutcome(result=processes.ProcessesTransferred()),
+        '{"type":"process","result":{"op":"transfer"}}',
+    ),
+    (e.ExecCodeOutcome(response=1, error="e"), '{"type":"exec_code","response":1,"error":"e"}'),
+    (
+        e.CheckpointOutcome(delivery=[], error=e.StepFailure(code="x", message="m")),
+        '{"type":"checkpoint","delivery":[],"error":{"code":"x","message":"m"}}',
+    ),
+    (e.SyncOutcome(sync={}, error="e"), '{"type":"sync_execution_environment","sync":{},"error":"e"}'),
+    (e.SleepOutcome(), '{"type":"sleep"}'),
+    (
+        e.AwaitEventOutcome(resolution=promises.Ok(value=True)),
+        '{"type":"await_event","resolution":{"status":"ok","value":true}}',
+    ),
+]
+
+TOOL_OUTPUTS: list[tuple[e.ToolOutput, str]] = [
+    (e.Success(), '{"status":"success"}'),
+    (
+        e.Success(value=1, spilled=REF),
+        '{"status":"success","value":1,"spilled":{"hash":"h1","media_type":"image/png","size":3}}',
+    ),
+    (
+        e.Failed(failure=e.Failure(code="x", message="m")),
+        '{"status":"failure","failure":{"code":"x","message":"m"}}',
+    ),
+    (
+        e.Failed(
+            failure=e.Failure(
+                code="x",
+                message="m",
+                failure_class="timeout",
+                retry_safe=True,
+                retry_after_ms=5,
+                attempts=2,
+                error_type="OSError",
+            )
+        ),
+        '{"status":"failure","failure":{"code":"x","message":"m","failure_class":"timeout","retry_safe":true,'
+        '"retry_after_ms":5,"attempts":2,"error_type":"OSError"}}',
+    ),
+    (e.InDoubt(reason="drained"), '{"status":"in_doubt","reason":"drained"}'),
+    (e.NotRun(reason="r"), '{"status":"cancelled","reason":"r"}'),
+]
+
+PARTS: list[tuple[messages.Part, str]] = [
+    (messages.Text(text=""), '{"type":"text","text":""}'),
+    (messages.Thinking(text="hm"), '{"type":"thinking","text":"hm"}'),
+    (messages.Image(ref=REF), '{"type":"image","ref":{"hash":"h1","media_type":"image/png","size":3}}'),
+    (
+        messages.File(ref=messages.AttachmentRef(hash=BlobHash("h"), media_type="text/csv", size=0, name="a.csv")),
+        '{"type":"file","ref":{"hash":"h","media_type":"text/csv","size":0,"name":"a.csv"}}',
+    ),
+    (messages.ToolCall(id=C, name="x", args=None), '{"type":"tool_call","id":"t1.1.0","name":"x","args":null}'),
+    (
+        messages.ToolResult(call=C, name="x", output=None, is_error=True, provider_id="p"),
+        '{"type":"tool_result","call":"t1.1.0","name":"x","output":null,"is_error":true,"provider_id":"p"}',
+    ),
+]
+
+WAITS: list[tuple[promises.WaitIdentity, str]] = [
+    (promises.ToolCompletion(call_id="c"), '{"type":"tool_completion","call_id":"c"}'),
+    (
+        promises.ProcessSignal(process_id="p", name="go", ordinal=1),
+        '{"type":"process_signal","process_id":"p","name":"go","ordinal":1}',
+    ),
+    (promises.Custom(key="k"), '{"type":"custom","key":"k"}'),
+]
+
+RESOLUTIONS: list[tuple[promises.Resolution, str]] = [
+    (promises.Ok(), '{"status":"ok"}'),
+    (promises.Err(code="c", message="m", raw=[1]), '{"status":"err","code":"c","message":"m","raw":[1]}'),
+    (promises.TimedOut(), '{"status":"timeout"}'),
+    (promises.Cancelled(), '{"status":"cancelled"}'),
+]
+
+CAUSES: list[tuple[causes.CausalRef, str]] = [
+    (causes.EffectCause(session_id="s", effect_id="e"), '{"type":"effect","session_id":"s","effect_id":"e"}'),
+    (causes.TurnCause(session_id="s", turn_id="t"), '{"type":"turn","session_id":"s","turn_id":"t"}'),
+    (causes.ToolCallCause(session_id="s", call_id="c"), '{"type":"tool_call","session_id":"s","call_id":"c"}'),
+    (causes.ProcessCause(process_id="p"), '{"type":"process","process_id":"p"}'),
+    (causes.ProcessEventCause(process_id="p", sequence=1), '{"type":"process_event","process_id":"p","sequence":1}'),
+    (causes.TriggerOccurrenceCause(occurrence_id="o"), '{"type":"trigger_occurrence","occurrence_id":"o"}'),
+    (causes.SessionNodeCause(session_id="s", node_id="n"), '{"type":"session_node","session_id":"s","node_id":"n"}'),
+]
+
+SUBJECTS: list[tuple[e.Subject, str]] = [
+    (
+        e.EffectSubject(effect_id="e", kind=e.EffectKind.SLEEP),
+        '{"type":"effect","effect_id":"e","kind":"sleep"}',
+    ),
+    (e.ProcessSubject(process_id="p"), '{"type":"process","process_id":"p"}'),
+    (
+        e.ProcessEventSubject(process_id="p", sequence=1, event_type="x"),
+        '{"type":"process_event","process_id":"p","sequence":1,"event_type":"x"}',
+    ),
+    (e.TriggerOccurrenceSubject(occurrence_id="o"), '{"type":"trigger_occurrence","occurrence_id":"o"}'),
+    (e.SessionNodeSubject(node_id="n"), '{"type":"session_node","node_id":"n"}'),
+]
+
+ITEMS: list[tuple[items.Item, str]] = [
+    (
+        items.Input(input=InputId("i"), turn=T, parts=(messages.Text(text="hi"),), key="k"),
+        '{"type":"input","input":"i","turn":"t1","parts":[{"type":"text","text":"hi"}],"key":"k"}',
+    ),
+    (
+        items.LateOutcome(call=C, id=EffectId("c1.0.1"), tool="refund", output=e.Success()),
+        '{"type":"late_outcome","call":"t1.1.0","id":"c1.0.1","tool":"refund","output":{"status":"success"}}',
+    ),
+    (items.Wake(reason="r"), '{"type":"wake","reason":"r"}'),
+]
+
+COMPOSITIONS: list[tuple[Composition, str]] = [
+    (Composition(agent="a", model="m"), '{"agent":"a","model":"m"}'),
+    (
+        Composition(
+            agent="a",
+            model="m",
+            instructions="i",
+            tools=(
+                ToolContract(definition=ToolDefinition(name="x", description="d", parameters={})),
+                ToolContract(
+                    definition=ToolDefinition(
+                        name="y",
+                        description="d",
+                        parameters={},
+                        display_name="Y",
+                        kind="client_side",
+                        policy="requires_approval",
+                        category="c",
+                        deferrable="never",
+                        hints=ToolHints(readonly=True, idempotent=False, concurrency_class="db"),
+                        full_parameters={},
+                    ),
+                    durability=Durability(
+                        effect="idempotent",
+                        doubt="probe",
+                        retry=RetryPolicy(kind="safe", max_attempts=3, base_delay_ms=1, max_delay_ms=2),
+                        timeout_ms=9,
+                        serial=True,
+                        concurrency_class="db",
+                    ),
+                ),
+            ),
+            settings={"temperature": 0.5},
+        ),
+        '{"agent":"a","model":"m","instructions":"i","tools":[{"definition":{"name":"x","description":"d",'
+        '"parameters":{}}},{"definition":{"name":"y","description":"d","parameters":{},"display_name":"Y",'
+        '"kind":"client_side","policy":"requires_approval","category":"c","deferrable":"never","hints":'
+        '{"readonly":true,"idempotent":false,"concurrency_class":"db"},"full_parameters":{}},"durability":'
+        '{"effect":"idempotent","doubt":"probe","retry":{"kind":"safe","max_attempts":3,"base_delay_ms":1,'
+        '"max_delay_ms":2},"timeout_ms":9,"serial":true,"concurrency_class":"db"}}],"settings":{"temperature":0.5}}',
+    ),
+]
+
+PROMISES: list[tuple[promises.PromiseState, str]] = [
+    (
+        promises.PromiseState(id=PromiseId("k"), stream=StreamId("s"), resolution=promises.Ok(value=1), deadline_at=5),
+        '{"id":"k","stream":"s","resolution":{"status":"ok","value":1},"deadline_at":5}',
+    ),
+]
+
+FAMILIES: list[tuple[object, list[tuple[object, str]]]] = [
+    (records.Record, [*RECORDS]),
+    (e.Command, [*COMMANDS]),
+    (processes.ProcessCommand, [*PROCESS_COMMANDS]),
+    (processes.ProcessOutcome, [*PROCESS_OUTCOMES]),
+    (e.Outcome, [*OUTCOMES]),
+    (e.ToolOutput, [*TOOL_OUTPUTS]),
+    (messages.Part, [*PARTS]),
+    (promises.WaitIdentity, [*WAITS]),
+    (promises.Resolution, [*RESOLUTIONS]),
+    (causes.CausalRef, [*CAUSES]),
+    (e.Subject, [*SUBJECTS]),
+    (items.Item, [*ITEMS]),
+]
+OTHERS: list[tuple[object, list[tuple[object, str]]]] = [
+    (Composition, [*COMPOSITIONS]),
+    (promises.PromiseState, [*PROMISES]),
+]
+FROZEN = [(type, value, text) for type, values in (*FAMILIES, *OTHERS) for value, text in values]
+
+
+@pytest.mark.parametrize(("type", "value", "text"), FROZEN, ids=[text[:60] for _, _, text in FROZEN])
+def test_a_value_is_written_and_read_as_it_always_was(type: object, value: object, text: str) -> None:
+    assert encode(value).decode() == text
+    again = decode(text, type)
+    assert again == value
+    assert again.__class__ is value.__class__
+
+
+@pytest.mark.parametrize(("union", "values"), FAMILIES, ids=[str(index) for index in range(len(FAMILIES))])
+def test_every_member_of_a_union_is_frozen_above(union: object, values: list[tuple[object, str]]) -> None:
+    assert {value.__class__ for value, _ in values} == set(get_args(union))
+
+
+@pytest.mark.parametrize(("union", "values"), FAMILIES, ids=[str(index) for index in range(len(FAMILIES))])
+def test_tags_are_snake_case(union: object, values: list[tuple[object, str]]) -> None:
+    for _, text in values:
+        tag = next(iter(json.loads(text).values()))
+        assert tag.replace("_", "").isalpha()
+        assert tag == tag.lower()
+
+
+@pytest.mark.parametrize(("record", "text"), RECORDS, ids=[text[:60] for _, text in RECORDS])
+def test_a_stored_record_is_read_back(record: records.Record, text: str) -> None:
+    assert records.write(record) == text.encode()
+    row = records.Row(stream=StreamId("s"), seq=Seq(1), at=0, kind=records.kind_of(record), data=text.encode())
+    assert row.record == record
+    assert row.kind == json.loads(text)["type"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b'{"type":"session_teleported"}',
+        b'{"agent":"x"}',
+        b'{"type":"session_opened"}',
+        b'{"type":"effect_settled","id":"m1.1","outcome":{"type":"telepathy"}}',
+        b'{"type":"effect_started","id":"m1.1","kind":"telepathy","fingerprint":"f"}',
+    ],
+)
+def test_a_record_of_a_later_version_is_told_from_a_broken_one(text: bytes) -> None:
+    with pytest.raises(Error) as caught:
+        records.read(text)
+    assert caught.value.code is Code.FORMAT_NEWER
+    assert caught.value.because
+
+
+def test_a_field_that_a_later_version_added_is_passed_over() -> None:
+    assert records.read(b'{"type":"session_opened","agent":"a","mood":"good"}') == records.SessionOpened(agent="a")
+
+
+def test_the_record_format_is_the_first() -> None:
+    assert records.FORMAT == 1
+
+
+def test_wait_identities_are_checked_when_they_are_read_too() -> None:
+    with pytest.raises(Error) as caught:
+        decode(b'{"type":"process_signal","process_id":"p","name":"go","ordinal":0}', promises.WaitIdentity)
+    assert caught.value.code is Code.INVALID_AWAIT_EVENT_WAIT_IDENTITY
+
+
+def test_an_envelope_is_written_and_read_as_it_always_was() -> None:
+    envelope = e.Envelope(
+        invocation=e.Invocation.effect(
+            e.Scope(session_id="s1", turn_id="t1", turn_index=0, protocol_iteration=1),
+            "m1.1",
+            e.EffectKind.SLEEP,
+            "k",
+            causes.ProcessCause(process_id="p"),
+        ),
+        command=e.Sleep(duration_ms=5),
+    )
+    text = (
+        '{"invocation":{"scope":{"session_id":"s1","turn_id":"t1","turn_index":0,"protocol_iteration":1},"subject":'
+        '{"type":"effect","effect_id":"m1.1","kind":"sleep"},"caused_by":{"type":"process","process_id":"p"},"replay":'
+        '{"key":"k"}},"command":{"type":"sleep","duration_ms":5}}'
+    )
+    assert encode(envelope).decode() == text
+    assert decode(text, e.Envelope) == envelope
+
+
+@pytest.mark.parametrize(
+    "text", [b"", b'{"type":"session_op', b"\x00\x00", b'{"type":"session_opened","agent":"\xff"}']
+)
+def test_a_damaged_record_is_told_from_one_of_a_later_version(text: bytes) -> None:
+    with pytest.raises(Error) as caught:
+        records.read(text)
+    assert caught.value.code is Code.STORE_CORRUPT
+
+
+def test_an_inbox_item_of_a_later_version_is_told_from_a_damaged_one() -> None:
+    with pytest.raises(Error) as caught:
+        items.read(b'{"type":"telegram"}')
+    assert caught.value.code is Code.FORMAT_NEWER
+    with pytest.raises(Error) as caught:
+        items.read(b'{"type":"wa')
+    assert caught.value.code is Code.STORE_CORRUPT

@@ -1,0 +1,47 @@
+"""The examples are run as their first lines say, offline, and show what those lines promise."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.command import environment, perdure
+
+FOLDER = Path(__file__).parents[2] / "examples"
+PROMISED = {
+    "01_hello.py": ("1  You said: Hello there.", "answered once: True", "after a restart the session has 4 messages"),
+    "02_tools_and_keys.py": (
+        "probe: the bank is asked by key, and has it",
+        "charges: 2 for 2 bookings",
+        "all different",
+    ),
+}
+
+
+def test_every_example_is_listed_here() -> None:
+    assert sorted(path.name for path in FOLDER.glob("*.py")) == sorted(PROMISED)
+
+
+@pytest.mark.parametrize("name", PROMISED)
+def test_an_example_shows_what_it_promises(name: str, tmp_path: Path) -> None:
+    head = (FOLDER / name).read_text().split('"""')[1]
+    assert f"python examples/{name}" in head
+    assert "Shows:" in head
+    assert "See:" in head
+    ran = subprocess.run(
+        [sys.executable, FOLDER / name], cwd=tmp_path, env=environment(), capture_output=True, text=True, check=False
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stderr == ""
+    for text in PROMISED[name]:
+        assert text in ran.stdout
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_example_is_a_target(tmp_path: Path) -> None:
+    ran = perdure("run", "01_hello:agent", "what time is it?", "--db", str(tmp_path / "s.db"), cwd=FOLDER)
+    assert ran.code == 0, ran.err
+    assert ran.out.startswith("You said: what time is it?")

@@ -1,0 +1,380 @@
+"""What a model is shown: valid whatever was interrupted, and true."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from perdure.codec import Json
+from perdure.ids import BlobHash, CallId, EffectId, InputId, TurnId
+from perdure.session.view import joined, told, turn_view
+from perdure.turn.machine import Acting
+from perdure.vocab.effects import Failed, Failure, InDoubt, LlmCallOutcome, NotRun, Success, ToolOutput
+from perdure.vocab.messages import (
+    AttachmentRef,
+    Image,
+    Message,
+    Part,
+    Reply,
+    ReplyPart,
+    Text,
+    Thinking,
+    ToolCall,
+    ToolResult,
+)
+from perdure.vocab.records import EffectSettled, InputAdmitted, OutcomeArrivedLate, Record, TurnEnded
+from tests.unit.session.logs import by_turn, news_of, random_log
+from tests.unit.session.validity import complaints
+from tests.unit.turn.test_machine_laws import owner
+from tests.unit.turn.turning import (
+    admitted,
+    asked,
+    broke,
+    cancel,
+    ended,
+    intent,
+    late,
+    lost,
+    nap,
+    ok,
+    opening,
+    said,
+    unsaid,
+    verdict,
+    woke,
+)
+
+SEEDS = st.integers(0, 2**32 - 1)
+T1, T2, T3 = TurnId("t1"), TurnId("t2"), TurnId("t3")
+START: tuple[Record, ...] = (admitted("hello"), opening())
+
+UNCERTAIN = "interrupted: the call was dispatched and its result is uncertain; do not retry it automatically"
+NOT_EXECUTED = "interrupted: the tool was not executed before recovery; it is safe to retry"
+UNKNOWN = "outcome unknown: the call was dispatched, it may or may not have taken effect, and it was not re-run"
+
+
+def shown(*records: Record) -> list[str]:
+    """The messages of one turn, one line per part."""
+    return lines(turn_view([*START, *records]).messages)
+
+
+def lines(messages: Sequence[Message]) -> list[str]:
+    return [f"{message.role}: {_words(part)}" for message in messages for part in message.parts]
+
+
+def _words(part: Part) -> str:
+    match part:
+        case Text(text=text):
+            return text
+        case Thinking(text=text):
+            return f"({text})"
+        case ToolCall(id=id, name=name):
+            return f"{name}? [{id}]"
+        case ToolResult(call=call, output=output, is_error=is_error):
+            return f"{output} [{call}]" + (" !" if is_error else "")
+        case _:
+            return type(part).__name__
+
+
+def result(*records: Record, index: int = 0) -> tuple[Json, bool]:
+    """What the model is told of one call of the last round."""
+    message = turn_view([*START, said(*["x"] * 3), *records]).messages[-1]
+    part = message.parts[index]
+    assert isinstance(part, ToolResult)
+    return part.output, part.is_error
+
+
+# --- the law
+
+
+@settings(max_examples=60)
+@given(SEEDS)
+def test_the_view_of_any_prefix_of_any_log_is_valid_for_a_provider(seed: int) -> None:
+    log = random_log(seed, turns=3)
+    for cut in range(len(log) + 1):
+        turns = [turn_view(turn) for turn in by_turn(log[:cut])]
+        assert complaints(joined(turns)) == [], f"cut after {cut}"
+
+
+@settings(max_examples=30)
+@given(SEEDS, st.integers(0, 3))
+def test_forgetting_the_oldest_turns_keeps_the_view_valid(seed: int, forgotten: int) -> None:
+    turns = [turn_view(turn) for turn in by_turn(random_log(seed, turns=4))]
+    assert complaints(joined(turns[forgotten:])) == []
+
+
+@settings(max_examples=60)
+@given(SEEDS)
+def test_the_model_is_told_what_the_machine_settled(seed: int) -> None:
+    driven = owner(seed, cancellable=False)
+    for _ in driven.steps():
+        phase = driven.turn.phase
+        if not isinstance(phase, Acting):
+            continue
+        results = turn_view([*START, *driven.records]).messages[-1].parts
+        for call, part in zip(phase.calls, results, strict=True):
+            assert isinstance(part, ToolResult)
+            assert part.call == call.request.id
+            if call.output is not None and part.output != {"error": NOT_EXECUTED, "code": "interrupted"}:
+                assert (part.output, part.is_error) == told(call.output)
+            elif call.output is not None:  # sent out again too often: it is known not to have happened
+                assert isinstance(call.output, InDoubt)
+            elif call.started is not None and call.doubt is None:
+                assert part.output == {"error": UNCERTAIN, "code": "interrupted"}
+
+
+@settings(max_examples=60)
+@given(SEEDS)
+def test_late_news_is_told_exactly_once(seed: int) -> None:
+    log = random_log(seed, turns=4, cancellable=False)
+    log = [*log, admitted("last", TurnId("t9")), opening(TurnId("t9"), 9)]
+    told_lines = lines(joined([turn_view(turn) for turn in by_turn(log)]))
+    for record in log:
+        if isinstance(record, OutcomeArrivedLate) and record.output == Success(value=news_of(record.call, record.id)):
+            assert sum(news_of(record.call, record.id) in line for line in told_lines) == 1
+
+
+# --- one turn
+
+
+def test_a_turn_begins_with_what_was_said() -> None:
+    assert shown() == ["user: hello"]
+    picture = Image(ref=AttachmentRef(hash=BlobHash("h"), media_type="image/png", size=1))
+    said_so = InputAdmitted(input=InputId("i"), turn=T1, parts=(Text(text="look"), picture))
+    assert turn_view([said_so]).messages == (Message(role="user", parts=(Text(text="look"), picture)),)
+
+
+def test_before_any_record_there_is_nothing_to_show() -> None:
+    assert turn_view([]).messages == ()
+    assert joined([]) == ()
+    assert joined([turn_view([])]) == ()
+
+
+def test_replies_calls_and_results_follow_each_other() -> None:
+    records = (said("x", "y", text="let me see"), ok("c1.1.1", "B"), ok("c1.0.1", "A"), said(text="done", id="m2.1"))
+    assert shown(*records) == [
+        "user: hello",
+        "assistant: let me see",
+        "assistant: x? [t1.1.0]",
+        "assistant: y? [t1.1.1]",
+        "tool: A [t1.1.0]",
+        "tool: B [t1.1.1]",
+        "assistant: done",
+    ]
+
+
+def test_what_leads_to_nothing_is_not_shown() -> None:
+    assert shown(asked(), unsaid(), nap("m1.1.sleep"), woke("m1.1.sleep"), cancel()) == ["user: hello"]
+
+
+def reply(*parts: ReplyPart) -> EffectSettled:
+    return EffectSettled(id=EffectId("m1.1"), outcome=LlmCallOutcome(reply=Reply(parts=parts)))
+
+
+@pytest.mark.parametrize("text", ["", " ", "\n\t "])
+def test_blank_text_is_left_out(text: str) -> None:
+    call = ToolCall(id=CallId("t1.1.0"), name="x", args={})
+    assert shown(reply(Text(text=text))) == ["user: hello"]
+    assert shown(reply(Thinking(text="hm"), Text(text=text))) == ["user: hello"]
+    assert shown(reply(Text(text=text), call))[:2] == ["user: hello", "assistant: x? [t1.1.0]"]
+
+
+def test_a_reply_of_nothing_but_thinking_is_left_out() -> None:
+    assert shown(reply(Thinking(text="hm"))) == ["user: hello"]
+    assert shown(reply(Thinking(text="hm"), Text(text="yes"))) == ["user: hello", "assistant: (hm)", "assistant: yes"]
+
+
+def test_results_keep_the_id_the_provider_gave_the_call() -> None:
+    call = ToolCall(id=CallId("t1.1.0"), name="x", args={}, provider_id="call_0")
+    part = turn_view([*START, reply(call), ok("c1.0.1")]).messages[-1].parts[0]
+    assert isinstance(part, ToolResult)
+    assert (part.provider_id, part.name) == ("call_0", "x")
+
+
+# --- what was interrupted
+
+
+REPAIRS: list[tuple[str, tuple[Record, ...], Json]] = [
+    ("never dispatched", (), NOT_EXECUTED),
+    ("dispatched", (intent("c1.0.1"),), UNCERTAIN),
+    ("dispatched and asleep before the next attempt", (intent("c1.0.1"), broke("c1.0.1", safe=True)), "it broke"),
+    (
+        "dispatched once more after a failure",
+        (intent("c1.0.1"), broke("c1.0.1", safe=True), woke("c1.0.1.sleep"), intent("c1.0.2")),
+        UNCERTAIN,
+    ),
+    ("in doubt", (intent("c1.0.1"), lost("c1.0.1")), UNKNOWN),
+    ("in doubt and probed in vain", (intent("c1.0.1"), lost("c1.0.1"), verdict("c1.0.1.probe", "unknown")), UNKNOWN),
+    (
+        "known not to have happened",
+        (intent("c1.0.1"), lost("c1.0.1"), verdict("c1.0.1.probe", "did_not_happen")),
+        NOT_EXECUTED,
+    ),
+    (
+        "dispatched again after a probe",
+        (intent("c1.0.1"), lost("c1.0.1"), verdict("c1.0.1.probe", "did_not_happen"), intent("c1.0.2")),
+        UNCERTAIN,
+    ),
+]
+
+
+@pytest.mark.parametrize(("records", "error"), [row[1:] for row in REPAIRS], ids=[row[0] for row in REPAIRS])
+def test_a_call_without_a_result_is_told_for_what_it_is(records: tuple[Record, ...], error: str) -> None:
+    output, is_error = result(*records)
+    assert output["error"] == error
+    assert is_error
+
+
+def test_what_a_probe_found_is_the_result() -> None:
+    found = (intent("c1.0.1"), lost("c1.0.1"), verdict("c1.0.1.probe", "happened", {"id": 7}))
+    assert result(*found) == ({"id": 7}, False)
+    assert result(intent("c1.0.1"), lost("c1.0.1"), verdict("c1.0.1.probe", "happened")) == (None, False)
+
+
+def test_other_calls_are_not_touched_by_a_repair() -> None:
+    assert result(ok("c1.1.1", "B"), index=1) == ("B", False)
+    assert result(ok("c1.1.1", "B"), index=2) == ({"error": NOT_EXECUTED, "code": "interrupted"}, True)
+
+
+@pytest.mark.parametrize(
+    ("output", "shown_as", "is_error"),
+    [
+        (Success(value={"a": 1}), {"a": 1}, False),
+        (Success(), None, False),
+        (Failed(failure=Failure(code="declined", message="no money")), {"error": "no money", "code": "declined"}, True),
+        (InDoubt(reason="timeout"), {"error": UNKNOWN, "code": "outcome_unknown", "reason": "timeout"}, True),
+        (
+            InDoubt(reason="declared", message="502"),
+            {"error": f"{UNKNOWN} (502)", "code": "outcome_unknown", "reason": "declared"},
+            True,
+        ),
+        (NotRun(), {"error": "cancelled: the call was not run", "code": "cancelled"}, True),
+        (NotRun(reason="by ann"), {"error": "cancelled: the call was not run (by ann)", "code": "cancelled"}, True),
+    ],
+)
+def test_what_a_model_is_told_of_an_output(output: ToolOutput, shown_as: Json, is_error: bool) -> None:
+    assert told(output) == (shown_as, is_error)
+    assert result(ended("c1.0.1", output)) == (shown_as, is_error)
+
+
+def test_calls_that_were_not_obeyed_are_answered() -> None:
+    """A last reply that calls again ends the turn in words; its calls still need results."""
+    assert shown(said("x", text="so far"), TurnEnded(turn=T1, status="finished"))[-1] == (
+        f"tool: {{'error': '{NOT_EXECUTED}', 'code': 'interrupted'}} [t1.1.0] !"
+    )
+
+
+# --- late news
+
+NEWS = '[Late news about the call x, whose outcome was unknown: "paid"]'
+
+
+def test_late_news_of_a_call_in_doubt_is_its_result() -> None:
+    assert result(intent("c1.0.1"), lost("c1.0.1"), late("c1.0.1", "paid")) == ("paid", False)
+    assert result(intent("c1.0.1"), late("c1.0.1", "paid")) == ("paid", False)
+    assert turn_view([*START, said("x"), intent("c1.0.1"), late("c1.0.1", "paid")]).carried == ()
+
+
+def test_late_news_of_an_earlier_round_is_told_at_the_next_turn() -> None:
+    view = turn_view(
+        [
+            *START,
+            *(said("x"), intent("c1.0.1"), lost("c1.0.1")),
+            *(said("x", id="m2.1"), late("c1.0.1", "paid"), ok("c2.0.1", "other")),
+        ]
+    )
+    assert view.carried == (NEWS,)
+    assert not any("paid" in line for line in lines(view.messages))
+    assert lines(joined([view, turn_view([admitted("next", T2)])]))[-2:] == [f"user: {NEWS}", "user: next"]
+
+
+def test_late_news_of_an_earlier_attempt_is_not_the_result_of_a_later_one() -> None:
+    again = (intent("c1.0.1"), lost("c1.0.1"), verdict("c1.0.1.probe", "did_not_happen"), intent("c1.0.2"))
+    view = turn_view([*START, said("x"), *again, late("c1.0.1", "paid")])
+    assert view.carried == (NEWS,)
+    assert result(*again, late("c1.0.1", "paid")) == ({"error": UNCERTAIN, "code": "interrupted"}, True)
+
+
+def test_late_news_between_turns_stands_before_the_next_input() -> None:
+    view = turn_view([late("c1.0.1", "paid"), admitted("next", T2), opening(T2, 1)])
+    assert lines(view.messages) == [f"user: {NEWS}", "user: next"]
+    assert view.carried == ()
+
+
+def test_late_news_alone_is_a_message_of_its_own() -> None:
+    assert lines(turn_view([late("c1.0.1", "paid")]).messages) == [f"user: {NEWS}"]
+
+
+def test_a_failure_that_arrives_late_is_told_as_one() -> None:
+    failed = OutcomeArrivedLate(
+        call=CallId("t0.1.0"),
+        id=EffectId("c1.0.1"),
+        tool="x",
+        output=Failed(failure=Failure(code="declined", message="no")),
+    )
+    note = '[Late news about the call x, whose outcome was unknown: {"error":"no","code":"declined"}]'
+    assert lines(turn_view([failed, admitted("next", T2)]).messages)[0] == f"user: {note}"
+
+
+def test_carried_news_waits_for_a_turn_that_says_something() -> None:
+    first = turn_view([*START, said(text="hi"), late("c9.0.1", "paid", turn=TurnId("t0"))])
+    assert first.carried == (NEWS,)
+    empty, third = turn_view([]), turn_view([admitted("third", T3)])
+    assert lines(joined([first, empty, third])) == [
+        "user: hello",
+        "assistant: hi",
+        f"user: {NEWS}",
+        "user: third",
+    ]
+
+
+# --- several turns
+
+
+def test_turns_follow_each_other_and_equal_roles_are_joined() -> None:
+    unanswered = turn_view([*START, unsaid(retryable=False)])
+    second = turn_view([admitted("again", T2), opening(T2, 1), said(text="here", turn=T2)])
+    messages = joined([unanswered, second])
+    assert [message.role for message in messages] == ["user", "assistant"]
+    assert lines(messages) == ["user: hello", "user: again", "assistant: here"]
+
+
+def test_a_conversation_never_begins_with_a_reply() -> None:
+    cut = turn_view([said("x"), ok("c1.0.1"), said(text="done", id="m2.1")])
+    second = turn_view([admitted("again", T2)])
+    assert lines(joined([cut, second])) == ["user: again"]
+    assert joined([cut]) == ()
+
+
+def test_the_size_of_a_view_follows_its_messages() -> None:
+    small, large = turn_view([admitted("a")]), turn_view([admitted("a" * 1_000)])
+    assert large.size_bytes - small.size_bytes == 999
+    assert turn_view([]).size_bytes == 0
+
+
+def test_the_checker_itself_complains_where_it_should() -> None:
+    call = ToolCall(id=CallId("c"), name="x", args={})
+    answer = ToolResult(call=CallId("c"), name="x", output=1)
+    user, calls, tool = (
+        Message(role="user", parts=(Text(text="hi"),)),
+        Message(role="assistant", parts=(call,)),
+        Message(role="tool", parts=(answer,)),
+    )
+    assert complaints([user, calls, tool]) == []
+    for bad in (
+        [calls, tool],
+        [user, calls],
+        [user, user],
+        [user, tool],
+        [user, calls, user],
+        [user, calls, Message(role="tool", parts=(answer, answer))],
+        [user, calls, tool, calls, tool],
+        [user, Message(role="assistant", parts=())],
+        [user, Message(role="assistant", parts=(Text(text=" "),))],
+        [user, Message(role="assistant", parts=(Thinking(text="hm"),))],
+        [Message(role="user", parts=(answer,))],
+    ):
+        assert complaints(bad) != []

@@ -1,0 +1,202 @@
+"""A random but legal owner of a turn: it does what is owed, is killed, cancelled, and hears late from the dead."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from random import Random
+
+from perdure.ids import BlobHash, EffectId, TurnId
+from perdure.turn.machine import (
+    AskModel,
+    Call,
+    EndTurn,
+    Owed,
+    Probe,
+    RunCall,
+    Turn,
+    Wait,
+    advance,
+    opened,
+    owed,
+    recovery,
+    stopped,
+    unanswered,
+)
+from perdure.vocab.effects import (
+    Failed,
+    Failure,
+    FailureClass,
+    InDoubt,
+    LlmCallOutcome,
+    LlmError,
+    NotRun,
+    Success,
+    ToolOutput,
+)
+from perdure.vocab.messages import FinishReason, Reply, ReplyPart, Text, Thinking
+from perdure.vocab.records import (
+    CancelRequested,
+    EffectSettled,
+    Limits,
+    OutcomeArrivedLate,
+    Record,
+    TurnOpened,
+)
+from perdure.vocab.tools import Composition, Durability, EffectClass, RetryPolicy
+from perdure.vocab.usage import Usage
+from tests.unit.turn.turning import asked, composition, ended, intent, nap, requests, verdict, woke
+
+LIMITS = Limits(max_iterations=3, no_progress=2, model_attempts=2, max_parallel_calls=2)
+TOOLS = composition(
+    {
+        "plain": Durability(),
+        "probed": Durability(doubt="probe"),
+        "safe": Durability(doubt="probe", retry=RetryPolicy(kind="safe", max_attempts=3)),
+        "idempotent": Durability(effect="idempotent", retry=RetryPolicy(kind="idempotent", max_attempts=2)),
+        "pure": Durability(effect="pure", concurrency_class="db"),
+        "serial": Durability(serial=True),
+        "classed": Durability(concurrency_class="db"),
+    }
+)
+_FINISHES: list[FinishReason] = ["stop", "stop", "stop", "length", "refusal"]
+_CLASSES: list[FailureClass] = ["tool", "tool", "invalid", "timeout"]
+NAMES = [*(tool.name for tool in TOOLS.tools), "unheard"]
+
+
+@dataclass
+class Owner:
+    """Drives one turn. Every step appends records; `news` are those of the last step."""
+
+    random: Random
+    turn_id: TurnId
+    index: int = 0
+    limits: Limits = LIMITS
+    tools: Composition = TOOLS
+    cancellable: bool = True
+    records: list[Record] = field(default_factory=list[Record])
+    doubted: list[tuple[EffectId, Call]] = field(default_factory=list[tuple[EffectId, Call]])
+    """Attempts that a dead worker may still report on."""
+    crashes: int = 0
+
+    def __post_init__(self) -> None:
+        self.opening = TurnOpened(turn=self.turn_id, index=self.index, composition=BlobHash("h"), limits=self.limits)
+        self.turn = opened(self.opening, self.tools)
+
+    def refolded(self) -> Turn:
+        """The turn as a new owner would fold it from the log."""
+        turn = opened(self.opening, self.tools)
+        for record in self.records:
+            turn = advance(turn, record)
+        return turn
+
+    def steps(self, most: int = 600) -> Iterator[tuple[Turn, list[Record]]]:
+        """The turn before each step, and the records the step added, until the turn is over."""
+        for _ in range(most):
+            if self.turn.ended:
+                return
+            before, length = self.turn, len(self.records)
+            self._step()
+            yield before, self.records[length:]
+        raise AssertionError(f"not over after {most} steps")
+
+    def _step(self) -> None:
+        luck = self.random.random()
+        if luck < 0.06:
+            self._crash()
+        elif luck < 0.09 and self.doubted:
+            self._hear_late()
+        elif luck < 0.10 and self.cancellable:
+            self._cancel()
+        else:
+            self._do(self.random.choice(owed(self.turn)))
+
+    def _add(self, *records: Record) -> None:
+        for record in records:
+            self.turn = advance(self.turn, record)
+            self.records.append(record)
+
+    def _crash(self) -> None:
+        self.crashes += 1
+        self.turn = self.refolded()
+        for settled in recovery(self.turn):
+            self._doubt(settled.id)
+            self._add(settled)
+
+    def _doubt(self, effect: EffectId) -> None:
+        for ref, call in unanswered(self.turn):
+            if ref.id == effect:
+                self.doubted.append((effect, call))
+
+    def _hear_late(self) -> None:
+        effect, call = self.doubted.pop(self.random.randrange(len(self.doubted)))
+        output = self.random.choice([Success(value="late"), _failed(self.random)])
+        self._add(OutcomeArrivedLate(call=call.request.id, id=effect, tool=call.request.name, output=output))
+
+    def _cancel(self) -> None:
+        self._add(CancelRequested(turn=self.turn_id, request="r"))
+        for ref, call in unanswered(self.turn):
+            output = call.doubt or (InDoubt(reason="cancelled") if call.started else NotRun())
+            self._add(ended(ref.id, output, tool=call.request.name, turn=self.turn_id))
+        self._add(stopped(self.turn, "cancelled", "enough"))
+
+    def _do(self, item: Owed) -> None:
+        match item:
+            case AskModel():
+                self._ask(item)
+            case RunCall():
+                self._run(item)
+            case Wait(due_at=None):
+                self._add(nap(item.ref.id))
+            case Wait():
+                self._add(woke(item.ref.id))
+            case Probe():
+                self._add(verdict(item.ref.id, self.random.choice(["happened", "did_not_happen", "unknown"])))
+            case EndTurn():
+                self._add(item.ended)
+
+    def _ask(self, item: AskModel) -> None:
+        if not any(record == asked(item.ref.id) for record in self.records) and self.random.random() < 0.9:
+            self._add(asked(item.ref.id))
+            return
+        self._add(EffectSettled(id=item.ref.id, outcome=self._model_outcome(item)))
+
+    def _model_outcome(self, item: AskModel) -> LlmCallOutcome:
+        if self.random.random() < 0.15:
+            error = LlmError(kind="unavailable", message="down", retryable=self.random.random() < 0.9)
+            return LlmCallOutcome(error=error)
+        count = self.random.choice([0, 1, 1, 2, 3, 5])
+        parts: tuple[ReplyPart, ...] = requests(
+            [self.random.choice(NAMES) for _ in range(count)], item.ref.iteration, self.turn_id
+        )
+        if self.random.random() < 0.5:
+            parts = (Text(text=self.random.choice(["so", "", " "])), *parts)
+        if self.random.random() < 0.3:
+            parts = (Thinking(text="hm"), *parts)
+        finish: FinishReason = self.random.choice(_FINISHES)
+        return LlmCallOutcome(reply=Reply(parts=parts, finish=finish, usage=Usage(output=1, calls=1)))
+
+    def _run(self, item: RunCall) -> None:
+        effect: EffectClass = item.contract.durability.effect if item.contract else "once"
+        call = next(call for ref, call in unanswered(self.turn) if ref == item.ref)
+        if effect == "once" and call.started is None and item.contract:
+            doubt = item.contract.durability.doubt
+            self._add(intent(item.ref.id, effect=effect, doubt=doubt))
+            return
+        output = self._output(doubtful=call.started is not None)
+        if isinstance(output, InDoubt):
+            self._doubt(item.ref.id)
+        self._add(ended(item.ref.id, output, tool=item.call.name, turn=self.turn_id))
+
+    def _output(self, *, doubtful: bool) -> ToolOutput:
+        luck = self.random.random()
+        if doubtful and luck < 0.3:
+            return InDoubt(reason="timeout")
+        return Success(value=self.random.randrange(9)) if luck < 0.6 else _failed(self.random)
+
+
+def _failed(random: Random) -> Failed:
+    failure_class: FailureClass = random.choice(_CLASSES)
+    return Failed(
+        failure=Failure(code="broke", message="it broke", failure_class=failure_class, retry_safe=random.random() < 0.6)
+    )
