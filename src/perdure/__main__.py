@@ -1,6 +1,6 @@
 """`python -m perdure` is `perdure`."""
 
-from perdure.cli import main
+from perdure.cli import main as perdure
 
 if __name__ == "__main__":
-    main()
+    perdure()

@@ -209,22 +209,6 @@ def stream_cut(ledger: Ledger) -> tuple[Model, list[AnyTool]]:
     return ScriptedModel(call("charge"), cut(after="all d"), say("all done")), [charge]
 
 
-SCENARIOS: dict[str, Callable[[Ledger], tuple[Model, list[AnyTool]]]] = {
-    scenario.__name__: scenario
-    for scenario in (
-        one_once,
-        three_classes,
-        queued,
-        probed,
-        probe_unknown,
-        retried,
-        failing,
-        timing_out,
-        stream_cut,
-    )
-}
-
-
 def zombie(ledger: Ledger) -> tuple[Model, list[AnyTool]]:
     """A once tool that takes as long as it is told to: until a file appears."""
 
@@ -268,7 +252,23 @@ def deploy(ledger: Ledger) -> tuple[Model, list[AnyTool]]:
     return ScriptedModel(call("put", where="shelf"), say("all done")), [put, unused]
 
 
-SCENARIOS |= {"zombie": zombie, "zombie_probed": zombie_probed, "deploy": deploy}
+SCENARIOS: dict[str, Callable[[Ledger], tuple[Model, list[AnyTool]]]] = {
+    scenario.__name__: scenario
+    for scenario in (
+        one_once,
+        three_classes,
+        queued,
+        probed,
+        probe_unknown,
+        retried,
+        failing,
+        timing_out,
+        stream_cut,
+        zombie,
+        zombie_probed,
+        deploy,
+    )
+}
 
 
 def _stop_where_told(store: Store) -> Store:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from pathlib import Path
 
@@ -150,7 +151,7 @@ async def test_a_forked_runtime_is_refused(tmp_path: Path) -> None:
             finally:
                 os.write(writing, said.encode())
                 os._exit(0)
-        os.waitpid(pid, 0)
+        await asyncio.to_thread(os.waitpid, pid, 0)
         assert os.read(reading, 100) == b"runtime_forked"
         assert await session.ask("still here?")
 

@@ -10,7 +10,7 @@ import pytest
 
 from perdure import Agent, Code, Error, OutcomeUnknown, RetryPolicy, Runtime, ToolContext, ToolError, Tuning, tool
 from perdure.models.scripted import ScriptedModel, call, calls, fail, malformed, refuse, say
-from perdure.vocab.effects import EffectKind
+from perdure.vocab.effects import EffectKind, Success, into_tool_call
 from perdure.vocab.messages import Message, ToolResult
 from perdure.vocab.records import EffectSettled, EffectStarted, TurnEnded
 from tests.scenarios.conftest import Desk
@@ -165,12 +165,12 @@ async def test_a_large_result_is_stored_whole_and_shown_in_part(desk: Desk) -> N
     assert len(told) == 20
     assert told[0].output["truncated"] is True
     assert told[0].output["bytes_total"] == 600_002
-    settled = [
-        r.record for r in await session.rows() if isinstance(r.record, EffectSettled) and r.record.id == "c1.0.1"
-    ]
-    outcome = settled[0].outcome
-    spilled = outcome.launch.result.output.spilled  # type: ignore[union-attr]
-    assert len((await rt.store.blob(spilled.hash)).data) == 600_002
+    settled = next(r.record for r in await session.rows() if r.kind == "effect_settled" and b"c1.0.1" in r.data)
+    assert isinstance(settled, EffectSettled)
+    output = into_tool_call(settled.outcome).output
+    assert isinstance(output, Success)
+    assert output.spilled is not None
+    assert len((await rt.store.blob(output.spilled.hash)).data) == 600_002
 
 
 async def test_an_idempotent_tool_is_retried_and_each_attempt_is_in_the_log(desk: Desk) -> None:

@@ -13,7 +13,6 @@ from perdure.inbox.items import Item
 from perdure.vocab.promises import PromiseState, Resolution
 from perdure.vocab.records import Row
 
-
 START = Seq(0)
 
 

@@ -16,6 +16,7 @@ class Gatekeeper:
 
     def __init__(self, holds: Callable[[str], bool]) -> None:
         self._holds = holds
+        self._open = False
         self._held: list[Callable[[], None]] = []
         self.reached = asyncio.Event()
 
@@ -25,14 +26,14 @@ class Gatekeeper:
 
     def release(self) -> None:
         """Let everything through, in order."""
-        self._holds = lambda _: False
+        self._open = True
         held, self._held = self._held, []
         for submit in held:
             submit()
 
     def stops(self, plan: Plan) -> bool:
         """Whether this append must wait."""
-        return bool(self._held) or self._holds(describe(plan))
+        return not self._open and (bool(self._held) or self._holds(describe(plan)))
 
     def hold(self, submit: Callable[[], None]) -> None:
         """Keep an append for later."""
