@@ -32,7 +32,10 @@ class Cursor:
         if not text:
             return Cursor()
         try:
-            seq, effect, offset = urlsafe_b64decode(text + "=" * (-len(text) % 4)).decode("ascii").split(":")
+            seq, rest = urlsafe_b64decode(text + "=" * (-len(text) % 4)).decode().split(":", 1)
+            effect, offset = rest.rsplit(":", 1)
+            if not (seq.isdecimal() and offset.isdecimal()):
+                raise ValueError(text)
             return Cursor(Seq(int(seq)), EffectId(effect), int(offset))
         except ValueError:
             raise Error(

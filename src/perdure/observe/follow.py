@@ -76,7 +76,8 @@ class _Live:
                 pass
 
     def is_saved(self, delta: Delta) -> bool:
-        return delta.turn == self._turn and delta.effect in self._saved
+        watched_from_the_middle = self._turn is None
+        return (watched_from_the_middle or delta.turn == self._turn) and delta.effect in self._saved
 
 
 def _noted(fact: Fact, live: _Live) -> Fact:

@@ -116,6 +116,7 @@ class Resident:
             self._fold(row.seq, row.record)
         self._owned.known_seq = self.state.seq
         self._loaded = True
+        self._shared.hub.stir(self.stream)  # rows whose confirmation got lost were never announced
 
     async def _load_view(self, state: SessionState) -> None:
         after = Seq(state.view_seq - 1)

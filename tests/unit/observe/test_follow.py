@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perdure.ids import Seq
+from perdure.ids import Seq, TurnId
 from perdure.observe import hub as hub_module
 from perdure.observe.events import Cursor, Delta, Fact, Gap
 from perdure.observe.follow import PAGE
 from perdure.observe.hub import QUEUE_LIMIT, Subscription
 from tests.unit.observe.watching import Stream, watched
-from tests.unit.turn.turning import asked, intent, ok, said, unsaid, woke
+from tests.unit.turn.turning import asked, intent, ok, opening, said, unsaid, woke
 
 
 @pytest.fixture
@@ -137,30 +137,35 @@ async def test_rows_are_never_dropped_however_slow_the_observer(stream: Stream) 
 
 
 async def test_pieces_of_a_reply_never_follow_the_reply(stream: Stream) -> None:
-    """A stir makes the observer read the store first: what it had not looked at yet is then old."""
     async with watched(stream) as watcher:
+        await stream.tell(opening(TurnId("t")), asked())
+        watcher.may_read.clear()
         stream.type("Hel")
         stream.type("lo")
         await stream.tell(said(text="Hello"))
         stream.hub.stir(stream.id)
+        stream.type("Hello")
+        watcher.may_read.set()
         await watcher.settle()
-        assert watcher.seqs == [1, 2]
-        assert watcher.texts == []
+        assert watcher.seqs == [1, 2, 3, 4]
+        assert [type(event).__name__ for event in watcher.events[3:]] == ["Delta", "Delta", "Fact"]
 
 
-async def test_pieces_that_were_held_back_until_their_reply_was_durable_are_old(stream: Stream) -> None:
-    async with watched(stream) as watcher:
-        await stream.tell(asked(), said(text="Hello"))
+@pytest.mark.parametrize("after", [0, 2, 3])
+async def test_pieces_that_were_held_back_until_their_reply_was_durable_are_old(stream: Stream, after: int) -> None:
+    await stream.write(opening(TurnId("t")), asked())
+    async with watched(stream, after) as watcher:
+        await stream.tell(said(text="Hello"))
         stream.type("Hello", seq=1)
         await watcher.settle()
-        assert (watcher.seqs, watcher.texts) == ([1, 2, 3], [])
+        assert (watcher.seqs[-1], watcher.texts) == (4, [])
 
 
 async def test_pieces_of_a_new_attempt_or_turn_are_shown_although_their_ids_were_used(stream: Stream) -> None:
     async with watched(stream) as watcher:
-        await stream.tell(unsaid("m1.1"), woke("m1.1.sleep"))
+        await stream.tell(opening(TurnId("t")), unsaid("m1.1"), woke("m1.1.sleep"))
         stream.type("again", effect="m1.2")
-        await stream.tell(said(text="again", id="m1.2"))
+        await stream.tell(said(text="again", id="m1.2"), opening(TurnId("t2"), 1))
         stream.type("next", effect="m1.1", turn="t2")
         await watcher.settle()
         assert watcher.texts == ["again", "next"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 
 from perdure.commit.plan import Entry, Plan
@@ -98,7 +98,7 @@ class Watcher:
 
 
 @asynccontextmanager
-async def watched(stream: Stream, after: int = 0) -> AsyncIterator[Watcher]:
+async def watched(stream: Stream, after: int = 0) -> AsyncGenerator[Watcher]:
     """Watch a stream from a cursor, for the length of a block."""
     watcher = Watcher(follow(stream.store, stream.hub, stream.id, Cursor(Seq(after))))
     await watcher.settle()
