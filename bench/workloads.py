@@ -13,7 +13,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from perdure import Agent, Runtime, tool
@@ -27,11 +27,13 @@ from perdure.runtime.clock import SystemClock
 from perdure.runtime.owned import OwnedStream
 from perdure.store.sqlite.store import SqliteStore
 from perdure.vocab.effects import DurableStep, DurableStepOutcome, EffectKind, Envelope, Invocation, Outcome, Scope
+from perdure.vocab.usage import Usage
 
 ROW = json.dumps({"step": 1, "ok": True, "text": "x" * 160, "score": 0.5})
 VALUE = json.loads(ROW)
 ASK = "please look up the item and tell me what it is; " + "q" * 52
 ANSWER = "the item is as follows: " + "a" * 176
+SPENT = Usage(input=300, output=50, calls=1)  # counting tokens over and over is the simulated model's cost, not ours
 FOUND = "tool result: " + "t" * 187
 
 
@@ -96,7 +98,11 @@ async def lookup(item: str) -> str:
 
 async def _turns(folder: Path, turns: int) -> Measured:
     path = folder / "turns.db"
-    agent = Agent("a", model=ScriptedModel(call("lookup", item="x" * 20), say(ANSWER)), tools=[lookup])
+    agent = Agent(
+        "a",
+        model=ScriptedModel(replace(call("lookup", item="x" * 20), usage=SPENT), say(ANSWER, usage=SPENT)),
+        tools=[lookup],
+    )
     async with Runtime(f"sqlite:///{path}", agents=[agent]) as rt:
         session = await rt.session("s", agent="a")
         await session.ask(ASK)

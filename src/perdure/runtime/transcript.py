@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from perdure.ids import Seq
-from perdure.session.view import TurnView, joined, turn_view
+from perdure.session.view import Conversation, TurnView, turn_view
 from perdure.vocab.messages import Message
 from perdure.vocab.records import Record, TurnEnded, TurnOpened
 
@@ -26,6 +26,7 @@ class Transcript:
 
     def __init__(self) -> None:
         self._closed: list[ClosedTurn] = []
+        self._conversation = Conversation()
         self.open: list[Record] = []
         self._open_seq: Seq | None = None
         self._open_index = 0
@@ -43,6 +44,7 @@ class Transcript:
     def _close(self) -> None:
         view = turn_view(self.open)
         self._closed.append(ClosedTurn(self._open_index, self._open_seq or Seq(0), view, view.size_bytes))
+        self._conversation.add(view)
         self.open = []
         self._open_seq = None
 
@@ -53,9 +55,11 @@ class Transcript:
         while keep and total + self._closed[keep - 1].size_bytes <= budget_bytes:
             keep -= 1
             total += self._closed[keep].size_bytes
-        self._closed = self._closed[keep:]
+        if keep:
+            self._closed = self._closed[keep:]
+            self._conversation = Conversation(turn.view for turn in self._closed)
         return (self._closed[0].index, self._closed[0].first_seq) if self._closed else (None, None)
 
     def messages(self, records: Iterable[Record]) -> tuple[Message, ...]:
         """Everything shown, ending with the turn that these records tell of."""
-        return joined([*(turn.view for turn in self._closed), turn_view(records)])
+        return self._conversation.with_turn(turn_view(records))

@@ -7,7 +7,7 @@ replies stand side by side.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from perdure.codec import Json, encode
@@ -90,21 +90,44 @@ def turn_view(records: Iterable[Record]) -> TurnView:
     return TurnView(tuple(messages), tuple(reading.carried))
 
 
-def joined(views: Sequence[TurnView]) -> tuple[Message, ...]:
+class Conversation:
+    """Turns in order as one conversation, built as they come."""
+
+    def __init__(self, views: Iterable[TurnView] = ()) -> None:
+        self._messages: list[Message] = []
+        self._carried: tuple[str, ...] = ()
+        for view in views:
+            self.add(view)
+
+    def add(self, view: TurnView) -> None:
+        """One more turn."""
+        self._messages, self._carried = _joined(self._messages, self._carried, view)
+
+    @property
+    def messages(self) -> tuple[Message, ...]:
+        """All of it."""
+        return tuple(self._messages)
+
+    def with_turn(self, view: TurnView) -> tuple[Message, ...]:
+        """What a model is shown during this turn; the conversation itself does not change."""
+        messages, _ = _joined([*self._messages], self._carried, view)
+        return tuple(messages)
+
+
+def joined(views: Iterable[TurnView]) -> tuple[Message, ...]:
     """Turns in order as one conversation."""
-    messages: list[Message] = []
-    carried: tuple[str, ...] = ()
-    for view in views:
-        turn = view.messages
-        if carried and turn:
-            turn = (_noted(turn[0], carried), *turn[1:])
-            carried = ()
-        carried = (*carried, *view.carried)
-        for message in turn:
+    return Conversation(views).messages
+
+
+def _joined(messages: list[Message], carried: tuple[str, ...], view: TurnView) -> tuple[list[Message], tuple[str, ...]]:
+    turn = view.messages
+    if carried and turn:
+        turn = (_noted(turn[0], carried), *turn[1:])
+        carried = ()
+    for message in turn:
+        if messages or message.role == "user":
             _append(messages, message)
-    while messages and messages[0].role != "user":
-        messages.pop(0)
-    return tuple(messages)
+    return messages, (*carried, *view.carried)
 
 
 def _noted(first: Message, notes: tuple[str, ...]) -> Message:
