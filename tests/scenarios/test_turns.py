@@ -8,7 +8,19 @@ from pathlib import Path
 
 import pytest
 
-from perdure import Agent, Code, Error, OutcomeUnknown, RetryPolicy, Runtime, ToolContext, ToolError, Tuning, tool
+from perdure import (
+    Agent,
+    Code,
+    DidNotHappen,
+    Error,
+    OutcomeUnknown,
+    RetryPolicy,
+    Runtime,
+    ToolContext,
+    ToolError,
+    Tuning,
+    tool,
+)
 from perdure.models.scripted import ScriptedModel, call, calls, fail, malformed, refuse, say
 from perdure.vocab.effects import EffectKind, Success, into_tool_call
 from perdure.vocab.messages import Message, ToolResult
@@ -387,3 +399,39 @@ async def test_a_runtime_that_closes_hands_its_running_call_over_as_in_doubt(tmp
         assert result.text == "told"
         output = results(await session.history())[0].output
         assert output["reason"] == "drained"
+
+
+async def test_did_not_happen_is_not_believed_while_our_own_thread_may_still_do_it(desk: Desk) -> None:
+    release = threading.Event()
+    ran: list[int] = []
+
+    @tool(timeout="40ms", probe=lambda ctx: DidNotHappen())
+    def charge(ctx: ToolContext) -> None:
+        """Charge, some time."""
+        ran.append(ctx.attempt)
+        release.wait(20)
+
+    rt = await desk.open(ScriptedModel(call("charge"), say("ok")), charge)
+    session = await rt.session("s", agent="a")
+    await session.ask("go", timeout=10)
+    release.set()
+    assert ran == [1]
+    assert results(await session.history())[0].output["code"] == "outcome_unknown"
+
+
+async def test_did_not_happen_is_believed_once_the_deadline_has_passed_and_the_body_is_gone(desk: Desk) -> None:
+    ran: list[int] = []
+
+    @tool(timeout="40ms", probe=lambda ctx: DidNotHappen())
+    async def charge(ctx: ToolContext) -> str:
+        """Charge at the second attempt."""
+        ran.append(ctx.attempt)
+        if ctx.attempt == 1:
+            await asyncio.sleep(20)
+        return "charged"
+
+    rt = await desk.open(ScriptedModel(call("charge"), say("ok")), charge)
+    session = await rt.session("s", agent="a")
+    await session.ask("go", timeout=10)
+    assert ran == [1, 2]
+    assert results(await session.history())[0].output == "charged"

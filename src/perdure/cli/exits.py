@@ -56,7 +56,7 @@ EXITS: Mapping[Code, int] = {
 
 
 class ReaderLeft(Exception):
-    """Nobody reads our output any more (`perdure … | head`). A name of its own: the parser treats EPIPE as a failure."""
+    """Nobody reads our output any more (`perdure … | head`). Named, because the parser takes EPIPE for a failure."""
 
 
 def debugging() -> bool:

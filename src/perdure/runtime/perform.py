@@ -98,11 +98,18 @@ class ToolRun:
 
 
 async def run_tool(
-    owed: RunCall, prepared: Prepared, ctx: ToolContext[object], threads: ToolThreads, clock: Clock
+    owed: RunCall,
+    prepared: Prepared,
+    ctx: ToolContext[object],
+    threads: ToolThreads,
+    clock: Clock,
+    *,
+    deadline_at: int | None,
 ) -> ToolRun:
-    """One attempt of one tool call."""
+    """One attempt of one tool call, over by the deadline that its intent recorded."""
     started = clock.monotonic_ms()
-    output, spilled = _spill(await run_attempt(prepared, ctx, threads=threads))
+    left_ms = None if deadline_at is None else deadline_at - clock.wall_ms()
+    output, spilled = _spill(await run_attempt(prepared, ctx, threads=threads, left_ms=left_ms))
     result = CompletedToolCall(
         call_id=owed.call.id,
         tool_name=owed.call.name,

@@ -58,8 +58,8 @@ from perdure.vocab.tools import EffectClass
 
 log = logging.getLogger("perdure.runtime")
 
-GRACE_S = 0.05
-"""How long a cancelled tool may take to say how it ended."""
+GRACE_S = 0.1
+"""How long a cancelled tool may take to say how it ended: a little longer than its runner waits for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,6 +264,9 @@ class TurnDriver:
         except Error as problem:
             if self.refusal is None:
                 self.refused(problem)
+        except Exception as problem:
+            log.exception("an effect could not be performed", extra={"turn": self.turn.id, "effect": flight.id})
+            self.refused(Error(Code.TURN_FAILED, f"effect {flight.id} broke off", because=type(problem).__name__))
         finally:
             self._landed.append(flight)
             self._news.set()
@@ -311,9 +314,14 @@ class TurnDriver:
         return self._start(item, described, Care(effect="pure"), run)
 
     async def _nobody_can_still_do_it(self, item: Probe) -> bool:
-        former_worker_is_gone = item.doubt.reason == "worker_lost" and item.worker != self.worker
-        if former_worker_is_gone and await self._around.is_dead(item.worker):
+        """Whether a call in doubt can certainly not take effect any more."""
+        doubt = item.doubt
+        if doubt.left_running and doubt.reason == "drained":
+            return False  # that worker has retired, but its process may live on with the call in it
+        if item.worker != self.worker and await self._around.is_dead(item.worker):
             return True
+        if doubt.left_running:
+            return False
         return item.deadline_at is not None and self._around.clock.wall_ms() >= item.deadline_at
 
     def _begin_wait(self, item: Wait, described: Envelope) -> bool:
@@ -358,7 +366,9 @@ class TurnDriver:
     def _tool_runner(self, item: RunCall, prepared: Prepared) -> Callable[[Flight], Awaitable[Outcome]]:
         async def run(flight: Flight) -> Outcome:
             ctx = self._context(item, prepared, flight)
-            done = await run_tool(item, prepared, ctx, self._around.threads, self._around.clock)
+            deadline_at = flight.begun.care.deadline_at
+            around = self._around
+            done = await run_tool(item, prepared, ctx, around.threads, around.clock, deadline_at=deadline_at)
             flight.spilled = done.spilled
             return done.outcome
 
@@ -413,13 +423,16 @@ class TurnDriver:
 
     async def drain(self) -> None:
         """Hand the turn over: running `once` calls are recorded as in doubt, then the stream is released."""
+        abandoned = self._around.threads.abandoned
         await self.halt()
+        left_running = self._around.threads.abandoned > abandoned
         for ref, call in unanswered(self.turn):
             flight = self.flights.get(ref.id)
             if flight is not None and flight.outcome is not None:
                 self._controller.settle(flight.begun, flight.outcome)
             elif flight is not None and flight.dispatched and flight.effect == "once":
-                doubt = InDoubt(reason="drained", message="the worker was stopped while the call ran")
+                message = "the worker was stopped while the call ran"
+                doubt = InDoubt(reason="drained", message=message, left_running=left_running)
                 self._controller.record(settlement(ref, call.request, doubt))
         self.flights.clear()
 

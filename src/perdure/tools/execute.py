@@ -40,9 +40,13 @@ class TimedOut:
     late: Ended | None = None
 
 
-async def run_attempt(prepared: Prepared, ctx: ToolContext[object], *, threads: ToolThreads) -> ToolOutput:
+async def run_attempt(
+    prepared: Prepared, ctx: ToolContext[object], *, threads: ToolThreads, left_ms: int | None = None
+) -> ToolOutput:
     """Run one attempt and say how it ended.
 
+    `left_ms` is what is left of the deadline that was recorded with the call's intent: no call outlives that moment,
+    because others may conclude from it that nobody is doing it any more.
     On timeout and when the caller is cancelled, the tool is told (`ctx.cancellation`, and cancellation of an async
     body), gets a grace of 50 ms, and is left behind if it ignores that. Only the caller's own cancellation is raised.
     """
@@ -51,7 +55,10 @@ async def run_attempt(prepared: Prepared, ctx: ToolContext[object], *, threads: 
     if tool.arguments.context is not None:
         arguments[tool.arguments.context] = ctx
     call = functools.partial(tool.function, **arguments)
-    ended = await _run(call, tool.is_async, ctx, threads, prepared.durability.timeout_ms)
+    limit_ms = prepared.durability.timeout_ms if left_ms is None else left_ms
+    if limit_ms is not None and limit_ms <= 0:
+        return _timed_out(TimedOut(NotStarted("its time was over before it could start")), prepared, ctx)
+    ended = await _run(call, tool.is_async, ctx, threads, limit_ms)
     if isinstance(ended, TimedOut):
         return _timed_out(ended, prepared, ctx)
     return _output(ended, prepared, ctx)
@@ -283,7 +290,8 @@ def _timed_out(ended: TimedOut, prepared: Prepared, ctx: ToolContext[object]) ->
     limit = f"The tool did not finish within {prepared.durability.timeout_ms} ms"
     if _reruns(prepared):
         return _failed(code="tool_timeout", message=limit, failure_class="timeout", retry_safe=True)
-    return InDoubt(reason="timeout", message=f"{limit}; whether it took effect is unknown")
+    message = f"{limit}; whether it took effect is unknown"
+    return InDoubt(reason="timeout", message=message, left_running=ended.late is None)
 
 
 def _reruns(prepared: Prepared) -> bool:

@@ -408,10 +408,14 @@ class Failed(Value, frozen=True, tag="failure", tag_field="status"):
 
 
 class InDoubt(Value, frozen=True, tag="in_doubt", tag_field="status"):
-    """The call was dispatched and nobody knows whether it took effect. It is never re-run blindly."""
+    """The call was dispatched and nobody knows whether it took effect. It is never re-run blindly.
+
+    `left_running`: its body ignored that it should stop, so it may still take effect.
+    """
 
     reason: Literal["worker_lost", "timeout", "cancelled", "drained", "declared"]
     message: str = ""
+    left_running: bool = False
 
 
 class NotRun(Value, frozen=True, tag="cancelled", tag_field="status"):

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from perdure.codec import Json
 from perdure.ids import BlobHash, CallId, EffectId, InputId, TurnId
-from perdure.session.view import joined, told, turn_view
+from perdure.session.view import Conversation, joined, told, turn_view
 from perdure.turn.machine import Acting
 from perdure.vocab.effects import Failed, Failure, InDoubt, LlmCallOutcome, NotRun, Success, ToolOutput
 from perdure.vocab.messages import (
@@ -340,6 +340,20 @@ def test_turns_follow_each_other_and_equal_roles_are_joined() -> None:
     messages = joined([unanswered, second])
     assert [message.role for message in messages] == ["user", "assistant"]
     assert lines(messages) == ["user: hello", "user: again", "assistant: here"]
+
+
+@settings(max_examples=30)
+@given(SEEDS, st.integers(0, 10_000))
+def test_a_conversation_built_turn_by_turn_is_the_conversation(seed: int, cut: int) -> None:
+    log = random_log(seed, turns=3)
+    views = [turn_view(turn) for turn in by_turn(log[: cut % (len(log) + 1)])]
+    conversation = Conversation()
+    for count, view in enumerate(views):
+        before = conversation.messages
+        assert conversation.with_turn(view) == joined(views[: count + 1])
+        assert conversation.messages == before
+        conversation.add(view)
+    assert conversation.messages == joined(views)
 
 
 def test_a_conversation_never_begins_with_a_reply() -> None:
