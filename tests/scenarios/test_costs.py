@@ -34,15 +34,16 @@ async def test_a_turn_with_one_once_tool_waits_for_three_commits_sending_include
 
 
 async def test_a_turn_late_in_a_session_costs_what_an_early_one_does(tmp_path: Path) -> None:
+    """Statements, over blocks of turns: looking for work and renewing a lease fall into some of them."""
     async with Runtime(f"sqlite:///{tmp_path / 's.db'}", agents=[agent()]) as rt:
         session = await rt.session("s", agent="a")
         costs: list[int] = []
-        for _ in range(60):
+        for _ in range(5):
             before = rt.store.counters.statements
-            await session.ask("look it up")
+            for _ in range(20):
+                await session.ask("look it up")
             costs.append(rt.store.counters.statements - before)
-        early, late = sorted(costs[5:15])[5], sorted(costs[-10:])[5]
-        assert late <= early + 4
+        assert costs[-1] <= 1.3 * min(costs)
 
 
 async def test_storage_follows_new_content(tmp_path: Path) -> None:

@@ -164,3 +164,15 @@ async def test_the_log_reads_as_the_life_of_a_turn(desk: Desk) -> None:
         "effect_settled m2.1",
         "turn_ended",
     ]
+
+
+async def test_the_events_of_a_turn_are_its_own(desk: Desk) -> None:
+    """Two inputs right after each other: the second one's stream does not show the first one's replies."""
+    model = ScriptedModel.by_input({"one": [say("first", latency_ms=30)], "two": [say("second")]})
+    rt = await desk.open(model)
+    session = await rt.session("s", agent="a")
+    await session.send("one")
+    second = await session.send("two")
+    text = "".join([piece async for piece in second.text_stream()])
+    assert text.startswith("second")
+    assert "first" not in text

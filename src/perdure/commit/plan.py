@@ -236,7 +236,7 @@ def check_budget(plan: Plan) -> None:
     Raises:
         Error: `store_commit_byte_budget_exceeded` or `store_commit_row_budget_exceeded`.
     """
-    size = sum(len(entry.data) for entry in plan.entries)
+    size = sum(len(entry.data) for entry in plan.entries) + sum(len(new.data) for new in plan.deliveries)
     if size > MAX_COMMIT_BYTES:
         raise Error(
             Code.STORE_COMMIT_BYTE_BUDGET_EXCEEDED,

@@ -40,6 +40,7 @@ log = logging.getLogger("perdure.runtime")
 MAX_VALUE_BYTES = 65_536
 """A larger tool result is kept as a blob; the model sees its head and a hint."""
 
+MAX_KEPT_BYTES = 16_777_216
 MAX_REPLY_BYTES = 524_288
 
 OnDelta = Callable[[str, bool], None]
@@ -58,10 +59,17 @@ async def ask_model(
         tool_choice=owed.tool_choice,
         settings=composition.settings,
     )
+    streamed = False
+
+    def show(text: str, thinking: bool) -> None:
+        nonlocal streamed
+        streamed = True
+        on_delta(text, thinking)
+
     try:
-        reply = await _stream(model, request, on_delta)
+        reply = await _stream(model, request, show)
     except ModelError as problem:
-        return LlmCallOutcome(error=problem.error)
+        return LlmCallOutcome(error=problem.error, text_streamed=streamed)
     except Exception:
         log.exception("the model client failed", extra={"turn": turn.id, "effect": owed.ref.id})
         return LlmCallOutcome(error=LlmError(kind="internal", message="the model client failed; the log has the cause"))
@@ -69,7 +77,7 @@ async def ask_model(
     if (size := len(encode(adopted))) > MAX_REPLY_BYTES:
         message = f"the reply is {size} bytes, more than the {MAX_REPLY_BYTES} that are kept"
         return LlmCallOutcome(error=LlmError(kind="too_large", message=message))
-    return LlmCallOutcome(reply=adopted)
+    return LlmCallOutcome(reply=adopted, text_streamed=streamed)
 
 
 async def _stream(model: Model, request: ModelRequest, on_delta: OnDelta) -> ModelReply:
@@ -125,16 +133,17 @@ def _spill(output: ToolOutput) -> tuple[ToolOutput, Blob | None]:
     data = encode(output.value)
     if len(data) <= MAX_VALUE_BYTES:
         return output, None
-    blob = blob_of(data, "application/json")
+    kept = len(data) <= MAX_KEPT_BYTES
+    blob = blob_of(data, "application/json") if kept else None
     head = data[: MAX_VALUE_BYTES // 2].decode(errors="ignore")
     shown: Json = {
         "truncated": True,
         "bytes_total": len(data),
         "bytes_returned": len(head.encode()),
         "head": head,
-        "resume_hint": "the whole result is stored; ask for a narrower part with this or another tool",
+        "resume_hint": f"the rest is {'kept' if kept else 'not kept'}; ask for a narrower part",
     }
-    ref = AttachmentRef(hash=blob.hash, media_type=blob.media_type, size=len(data))
+    ref = AttachmentRef(hash=blob.hash, media_type=blob.media_type, size=len(data)) if blob else None
     return Success(value=shown, spilled=ref), blob
 
 

@@ -27,8 +27,10 @@ from perdure.vocab.messages import Message, Reply, Text
 from perdure.vocab.records import (
     CancelRequested,
     EffectSettled,
+    InputAdmitted,
     Row,
     TurnEnded,
+    TurnOpened,
     end_key,
     gate_key,
     open_key,
@@ -69,14 +71,23 @@ class Sent:
             ) from None
 
     async def events(self) -> AsyncIterator[Event]:
-        """The events of this turn, ending with its end."""
+        """The events of this turn, from its input to its end."""
+        begun = False
         async for event in self.session.events(after=await self._before()):
-            if _concerns(event, self.turn):
+            match event:
+                case Delta(turn=turn) if turn != self.turn:
+                    continue
+                case Fact(record=InputAdmitted(turn=turn) | TurnOpened(turn=turn)) if turn == self.turn:
+                    begun = True
+                case _:
+                    pass
+            if begun:
                 yield event
             if isinstance(event, Fact) and isinstance(event.record, TurnEnded) and event.record.turn == self.turn:
                 return
 
     async def _before(self) -> str:
+        """A place before the turn's first record: its input stands right before its opening, late news aside."""
         opened = await self.session.runtime.store.find(self.session.stream, open_key(self.turn))
         if opened:
             return str(Cursor(Seq(max(0, opened.seq - 2))))
@@ -105,15 +116,6 @@ class Sent:
                     shown, of = "", None
                 case _:
                     pass
-
-
-def _concerns(event: Event, turn: TurnId) -> bool:
-    if isinstance(event, Delta):
-        return event.turn == turn
-    if isinstance(event, Fact):
-        named = getattr(event.record, "turn", turn)
-        return named == turn
-    return True
 
 
 class Session:

@@ -52,6 +52,8 @@ class Transcript:
         """Forget the oldest turns beyond the budget; the first one left and where it begins."""
         total = 0
         keep = len(self._closed)
+        if keep and self._closed[-1].view.carried:
+            keep -= 1  # whatever its size: the next turn must tell what it carries
         while keep and total + self._closed[keep - 1].size_bytes <= budget_bytes:
             keep -= 1
             total += self._closed[keep].size_bytes

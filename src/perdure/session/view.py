@@ -171,9 +171,17 @@ def _read_effect(reading: _Reading, ref: EffectRef, record: EffectStarted | Effe
             call.output, call.dispatched = None, ref.attempt
         case EffectSettled(outcome=ToolCallOutcome(launch=Done(result=CompletedToolCall(output=output)))):
             call.output = output
-        case EffectSettled(outcome=DurableStepOutcome(value={"verdict": "happened", **rest})):
+        case EffectSettled(outcome=DurableStepOutcome(value=verdict)) if ref.tail == "probe":
+            _read_verdict(call, verdict)
+        case _:
+            pass
+
+
+def _read_verdict(call: _CallView, verdict: Json) -> None:
+    match verdict:
+        case {"verdict": "happened", **rest}:
             call.output = Success(value=rest.get("value"))
-        case EffectSettled(outcome=DurableStepOutcome(value={"verdict": "did_not_happen"})):
+        case {"verdict": "did_not_happen"}:
             call.output, call.dispatched = None, 0
         case _:
             pass

@@ -91,7 +91,13 @@ def test_a_runnable_block_runs_and_prints_what_the_page_says(
     script.write_text(block.text)
     clean = {name: value for name, value in os.environ.items() if not name.startswith("PERDURE_")}
     ran = subprocess.run(
-        [sys.executable, "-W", "error", script], cwd=tmp_path, env=clean, capture_output=True, text=True, check=False
+        [sys.executable, "-W", "error", script],
+        cwd=tmp_path,
+        env=clean,
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
     )
     assert ran.returncode == 0, ran.stderr
     assert ran.stderr == ""

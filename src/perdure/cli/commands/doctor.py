@@ -17,24 +17,28 @@ OLDEST_SQLITE = (3, 35, 0)
 
 def doctor(db: Db = "", json: Json = False, quiet: Quiet = False) -> None:
     """Check a store and this machine."""
-    from perdure.cli.exits import FAILED, refuse
     from perdure.cli.places import run
+
+    raise Exit(run(lambda: _check(db, json=json, quiet=quiet)))
+
+
+async def _check(db: str, *, json: bool, quiet: bool) -> int:
+    from perdure.cli.exits import FAILED, OK, refuse
+    from perdure.cli.screen import note
     from perdure.errors import Error
 
     found = list(_machine())
-    refused: int | None = None
+    refused = OK
     try:
-        found += run(lambda: _store(db))
+        found += await _store(db)
     except Error as problem:
         refused = refuse(problem)
     _show(found, json=json, quiet=quiet)
-    failed = sum(one.status == "fail" for one in found) + (refused is not None)
+    checked = len(found) + (refused != OK)
+    failed = sum(one.status == "fail" for one in found) + (refused != OK)
     if not json:
-        from perdure.cli.screen import note
-
-        note(f"{len(found) + (refused is not None)} checked, {failed} failed")
-    if refused is not None or failed:
-        raise Exit(refused if refused is not None else FAILED)
+        note(f"{checked} checked, {failed} failed")
+    return refused or (FAILED if failed else OK)
 
 
 def _machine() -> tuple[Diagnosis, ...]:

@@ -141,8 +141,21 @@ def _unexpected(point: Point, after: Aftermath) -> list[str]:
 
 async def run_auto(*, kill_at: str | None, json: bool) -> bool:
     """Run all experiments, two at a time, and print each as it ends. True if every one went well."""
-    began = time.monotonic()
     folder = Path(tempfile.mkdtemp(prefix="perdure-demo-"))
+    outcomes: list[Outcome] = []
+    try:
+        await _run_all(folder, outcomes, kill_at=kill_at, json=json)
+    finally:
+        good = all(outcome.ok for outcome in outcomes)
+        if good:
+            shutil.rmtree(folder)
+        else:
+            note(f"Stores, ledgers and traces are kept in {folder}")
+    return good
+
+
+async def _run_all(folder: Path, outcomes: list[Outcome], *, kill_at: str | None, json: bool) -> None:
+    began = time.monotonic()
     found = await list_points(folder)
     todo = [chosen(found, kill_at)] if kill_at else found
     if not json:
@@ -153,19 +166,12 @@ async def run_auto(*, kill_at: str | None, json: bool) -> bool:
         async with gate:
             return await experiment(folder, point)
 
-    outcomes: list[Outcome] = []
     async with asyncio.TaskGroup() as tasks:
         for running in [tasks.create_task(guarded(point)) for point in todo]:
             outcomes.append(await running)
             _report(outcomes[-1], json=json)
-    good = all(outcome.ok for outcome in outcomes)
     if not json:
         _conclude(outcomes, time.monotonic() - began)
-    if good:
-        shutil.rmtree(folder)
-    else:
-        note(f"Stores, ledgers and traces are kept in {folder}")
-    return good
 
 
 _LAYOUT = "{:<11}  {:<29}  {:<7}  {:<21}  {}"

@@ -479,8 +479,8 @@ class MemoryStore:
 
     async def check(self) -> tuple[Diagnosis, ...]:
         """Look the store over: only leases can be stuck here."""
-        stuck = [s.id for s in self._streams.values() if s.active and s.owner is not None and self._gone(s.owner)]
+        stuck = [s.id for s in self._streams.values() if s.active and (s.owner is None or self._gone(s.owner))]
         if stuck:
-            detail = f"{len(stuck)} unfinished streams belong to workers that are gone; any worker will take them"
+            detail = f"{len(stuck)} unfinished streams have no live worker; any worker will take them"
             return (Diagnosis("warn", "leases", detail),)
         return (Diagnosis("ok", "leases", "no unfinished stream is without a live worker"),)

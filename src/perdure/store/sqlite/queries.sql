@@ -176,4 +176,4 @@ WHERE s.tenant = ? AND s.kind = ? AND (s.updated_at, s.stream) < (?, ?)
 ORDER BY s.updated_at DESC, s.stream DESC LIMIT ?
 
 -- name: stream_unfinished
-SELECT owner, count(*) FROM streams WHERE active = 1 AND owner IS NOT NULL GROUP BY owner
+SELECT owner, count(*) FROM streams WHERE active = 1 GROUP BY owner

@@ -139,8 +139,8 @@ def _pragma(on: Statements, name: str, expected: int | str, what: str) -> Diagno
 
 def _stuck(on: Statements, leases: Leases) -> Diagnosis:
     rows = on.all("stream_unfinished")
-    stuck = sum(count for owner, count in rows if leases.is_gone(find_worker(on, owner)))
+    stuck = sum(count for owner, count in rows if owner is None or leases.is_gone(find_worker(on, owner)))
     if stuck:
-        detail = f"{stuck} unfinished streams belong to workers that are gone; any worker will take them"
+        detail = f"{stuck} unfinished streams have no live worker; any worker will take them"
         return Diagnosis("warn", "leases", detail)
     return Diagnosis("ok", "leases", "no unfinished stream is without a live worker")
