@@ -26,7 +26,14 @@ from perdure.models.scripted import ScriptedModel, call, say
 from perdure.runtime.clock import SystemClock
 from perdure.runtime.owned import OwnedStream
 from perdure.store.sqlite.store import SqliteStore
-from perdure.vocab.effects import DurableStep, DurableStepOutcome, EffectKind, Envelope, Invocation, Outcome, Scope
+from perdure.vocab.effects import (
+    DurableStep,
+    EffectKind,
+    Envelope,
+    Invocation,
+    Scope,
+)
+from perdure.vocab.outcomes import DurableStepOutcome, Outcome
 from perdure.vocab.usage import Usage
 
 ROW = json.dumps({"step": 1, "ok": True, "text": "x" * 160, "score": 0.5})

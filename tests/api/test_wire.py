@@ -16,6 +16,7 @@ from perdure.ids import BlobHash, CallId, EffectId, InputId, PromiseId, Seq, Str
 from perdure.inbox import items
 from perdure.vocab import causes, messages, processes, promises, records
 from perdure.vocab import effects as e
+from perdure.vocab import outcomes as o
 from perdure.vocab.tools import Composition, Durability, RetryPolicy, ToolContract, ToolDefinition, ToolHints
 from perdure.vocab.usage import Usage
 
@@ -23,7 +24,7 @@ T, C = TurnId("t1"), CallId("t1.1.0")
 REF = messages.AttachmentRef(hash=BlobHash("h1"), media_type="image/png", size=3)
 KEY = promises.AwaitEventKey(scope="s1", wait=promises.Custom(key="ok"), key_id=PromiseId("k1"), signature="sig")
 CALL = e.PreparedToolCall(call_id=C, tool_id="tool:refund", tool_name="refund", args={"cents": 5})
-DONE = e.Done(result=e.CompletedToolCall(call_id=C, tool_name="refund", output=e.Success(value="ok")))
+DONE = o.Done(result=o.CompletedToolCall(call_id=C, tool_name="refund", output=o.Success(value="ok")))
 SCOPE = processes.SessionScope(session_id="s1")
 
 RECORDS: list[tuple[records.Record, str]] = [
@@ -74,11 +75,11 @@ RECORDS: list[tuple[records.Record, str]] = [
         '"effect":"once","doubt":"probe","worker":"w1","deadline_at":7,"due_at":8}',
     ),
     (
-        records.EffectSettled(id=EffectId("m1.1.sleep"), outcome=e.SleepOutcome(), fingerprint="f"),
+        records.EffectSettled(id=EffectId("m1.1.sleep"), outcome=o.SleepOutcome(), fingerprint="f"),
         '{"type":"effect_settled","id":"m1.1.sleep","outcome":{"type":"sleep"},"fingerprint":"f"}',
     ),
     (
-        records.OutcomeArrivedLate(call=C, id=EffectId("c1.0.1"), tool="refund", output=e.Success(value=1)),
+        records.OutcomeArrivedLate(call=C, id=EffectId("c1.0.1"), tool="refund", output=o.Success(value=1)),
         '{"type":"outcome_arrived_late","call":"t1.1.0","id":"c1.0.1","tool":"refund","output":{"status":"success",'
         '"value":1}}',
     ),
@@ -197,9 +198,9 @@ PROCESS_OUTCOMES: list[tuple[processes.ProcessOutcome, str]] = [
     (processes.ProcessSignalled(event={}), '{"op":"signal","event":{}}'),
 ]
 
-OUTCOMES: list[tuple[e.Outcome, str]] = [
+OUTCOMES: list[tuple[o.Outcome, str]] = [
     (
-        e.LlmCallOutcome(
+        o.LlmCallOutcome(
             reply=messages.Reply(
                 parts=(
                     messages.Thinking(text="hm", signature="s", route="r"),
@@ -220,32 +221,32 @@ OUTCOMES: list[tuple[e.Outcome, str]] = [
         '"model":"m"},"text_streamed":true}',
     ),
     (
-        e.LlmCallOutcome(
-            error=e.LlmError(kind="rate_limit", message="m", retryable=True, retry_after_ms=9, status=429)
+        o.LlmCallOutcome(
+            error=o.LlmError(kind="rate_limit", message="m", retryable=True, retry_after_ms=9, status=429)
         ),
         '{"type":"llm_call","error":{"kind":"rate_limit","message":"m","retryable":true,"retry_after_ms":9,'
         '"status":429}}',
     ),
     (
-        e.DirectOutcome(error=e.LlmError(kind="auth", message="m")),
+        o.DirectOutcome(error=o.LlmError(kind="auth", message="m")),
         '{"type":"direct","error":{"kind":"auth","message":"m"}}',
     ),
     (
-        e.ToolCallOutcome(launch=DONE),
+        o.ToolCallOutcome(launch=DONE),
         '{"type":"tool_call","launch":{"status":"done","result":{"call_id":"t1.1.0","tool_name":"refund","output":'
         '{"status":"success","value":"ok"}}}}',
     ),
     (
-        e.ToolCallOutcome(launch=e.Pending(key=KEY), triggers=({"t": 1},)),
+        o.ToolCallOutcome(launch=o.Pending(key=KEY), triggers=({"t": 1},)),
         '{"type":"tool_call","launch":{"status":"pending","key":{"scope":"s1","wait":{"type":"custom","key":"ok"},'
         '"key_id":"k1","signature":"sig"}},"triggers":[{"t":1}]}',
     ),
     (
-        e.ToolBatchOutcome(
+        o.ToolBatchOutcome(
             launches=(
-                e.Pending(
+                o.Pending(
                     key=KEY,
-                    pending=e.PendingCompletion(deadline_ms=1, on_timeout="fail_turn", on_cancel="ignore"),
+                    pending=o.PendingCompletion(deadline_ms=1, on_timeout="fail_turn", on_cancel="ignore"),
                     duration_ms=2,
                 ),
             )
@@ -254,44 +255,44 @@ OUTCOMES: list[tuple[e.Outcome, str]] = [
         '"key_id":"k1","signature":"sig"},"pending":{"deadline_ms":1,"on_timeout":"fail_turn","on_cancel":"ignore"},'
         '"duration_ms":2}]}',
     ),
-    (e.DurableStepOutcome(value={"verdict": "unknown"}), '{"type":"durable_step","value":{"verdict":"unknown"}}'),
+    (o.DurableStepOutcome(value={"verdict": "unknown"}), '{"type":"durable_step","value":{"verdict":"unknown"}}'),
     (
-        e.DurableStepOutcome(
-            error=e.StepFailure(code="x", message="m"), in_doubt=e.InDoubt(reason="worker_lost", message="m")
+        o.DurableStepOutcome(
+            error=o.StepFailure(code="x", message="m"), in_doubt=o.InDoubt(reason="worker_lost", message="m")
         ),
         '{"type":"durable_step","error":{"code":"x","message":"m"},"in_doubt":{"status":"in_doubt","reason":'
         '"worker_lost","message":"m"}}',
     ),
     (
-        e.ProcessEffectOutcome(result=processes.ProcessesTransferred()),
+        o.ProcessEffectOutcome(result=processes.ProcessesTransferred()),
         '{"type":"process","result":{"op":"transfer"}}',
     ),
-    (e.ExecCodeOutcome(response=1, error="e"), '{"type":"exec_code","response":1,"error":"e"}'),
+    (o.ExecCodeOutcome(response=1, error="e"), '{"type":"exec_code","response":1,"error":"e"}'),
     (
-        e.CheckpointOutcome(delivery=[], error=e.StepFailure(code="x", message="m")),
+        o.CheckpointOutcome(delivery=[], error=o.StepFailure(code="x", message="m")),
         '{"type":"checkpoint","delivery":[],"error":{"code":"x","message":"m"}}',
     ),
-    (e.SyncOutcome(sync={}, error="e"), '{"type":"sync_execution_environment","sync":{},"error":"e"}'),
-    (e.SleepOutcome(), '{"type":"sleep"}'),
+    (o.SyncOutcome(sync={}, error="e"), '{"type":"sync_execution_environment","sync":{},"error":"e"}'),
+    (o.SleepOutcome(), '{"type":"sleep"}'),
     (
-        e.AwaitEventOutcome(resolution=promises.Ok(value=True)),
+        o.AwaitEventOutcome(resolution=promises.Ok(value=True)),
         '{"type":"await_event","resolution":{"status":"ok","value":true}}',
     ),
 ]
 
-TOOL_OUTPUTS: list[tuple[e.ToolOutput, str]] = [
-    (e.Success(), '{"status":"success"}'),
+TOOL_OUTPUTS: list[tuple[o.ToolOutput, str]] = [
+    (o.Success(), '{"status":"success"}'),
     (
-        e.Success(value=1, spilled=REF),
+        o.Success(value=1, spilled=REF),
         '{"status":"success","value":1,"spilled":{"hash":"h1","media_type":"image/png","size":3}}',
     ),
     (
-        e.Failed(failure=e.Failure(code="x", message="m")),
+        o.Failed(failure=o.Failure(code="x", message="m")),
         '{"status":"failure","failure":{"code":"x","message":"m"}}',
     ),
     (
-        e.Failed(
-            failure=e.Failure(
+        o.Failed(
+            failure=o.Failure(
                 code="x",
                 message="m",
                 failure_class="timeout",
@@ -304,8 +305,8 @@ TOOL_OUTPUTS: list[tuple[e.ToolOutput, str]] = [
         '{"status":"failure","failure":{"code":"x","message":"m","failure_class":"timeout","retry_safe":true,'
         '"retry_after_ms":5,"attempts":2,"error_type":"OSError"}}',
     ),
-    (e.InDoubt(reason="drained"), '{"status":"in_doubt","reason":"drained"}'),
-    (e.NotRun(reason="r"), '{"status":"cancelled","reason":"r"}'),
+    (o.InDoubt(reason="drained"), '{"status":"in_doubt","reason":"drained"}'),
+    (o.NotRun(reason="r"), '{"status":"cancelled","reason":"r"}'),
 ]
 
 PARTS: list[tuple[messages.Part, str]] = [
@@ -369,7 +370,7 @@ ITEMS: list[tuple[items.Item, str]] = [
         '{"type":"input","input":"i","turn":"t1","parts":[{"type":"text","text":"hi"}],"key":"k"}',
     ),
     (
-        items.LateOutcome(call=C, id=EffectId("c1.0.1"), tool="refund", output=e.Success()),
+        items.LateOutcome(call=C, id=EffectId("c1.0.1"), tool="refund", output=o.Success()),
         '{"type":"late_outcome","call":"t1.1.0","id":"c1.0.1","tool":"refund","output":{"status":"success"}}',
     ),
     (items.Wake(reason="r"), '{"type":"wake","reason":"r"}'),
@@ -430,8 +431,8 @@ FAMILIES: list[tuple[object, list[tuple[object, str]]]] = [
     (e.Command, [*COMMANDS]),
     (processes.ProcessCommand, [*PROCESS_COMMANDS]),
     (processes.ProcessOutcome, [*PROCESS_OUTCOMES]),
-    (e.Outcome, [*OUTCOMES]),
-    (e.ToolOutput, [*TOOL_OUTPUTS]),
+    (o.Outcome, [*OUTCOMES]),
+    (o.ToolOutput, [*TOOL_OUTPUTS]),
     (messages.Part, [*PARTS]),
     (promises.WaitIdentity, [*WAITS]),
     (promises.Resolution, [*RESOLUTIONS]),

@@ -22,8 +22,9 @@ from perdure import (
     tool,
 )
 from perdure.models.scripted import ScriptedModel, call, calls, fail, malformed, refuse, say
-from perdure.vocab.effects import EffectKind, Success, into_tool_call
+from perdure.vocab.effects import EffectKind
 from perdure.vocab.messages import Message, ToolResult
+from perdure.vocab.outcomes import Success, into_tool_call
 from perdure.vocab.records import EffectSettled, EffectStarted, TurnEnded
 from tests.scenarios.conftest import Desk
 

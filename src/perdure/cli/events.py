@@ -10,8 +10,8 @@ from perdure.cli.screen import clock, emit, note, one_line, plain, say, took, ut
 from perdure.codec import Json, decode
 from perdure.ids import SessionId
 from perdure.observe.events import Delta, Event, Fact, Gap
-from perdure.vocab.effects import LlmCallOutcome
 from perdure.vocab.messages import Reply
+from perdure.vocab.outcomes import LlmCallOutcome
 from perdure.vocab.records import EffectSettled, Record, write
 
 

@@ -8,11 +8,12 @@ from dataclasses import dataclass, replace
 from perdure.cli.screen import clock, one_line, utc
 from perdure.ids import EffectId
 from perdure.observe.events import Cursor, Fact
-from perdure.vocab.effects import (
+from perdure.vocab.effects import EffectKind
+from perdure.vocab.messages import InputPart, Reply, Text, ToolCall
+from perdure.vocab.outcomes import (
     CompletedToolCall,
     Done,
     DurableStepOutcome,
-    EffectKind,
     Failed,
     InDoubt,
     LlmCallOutcome,
@@ -23,7 +24,6 @@ from perdure.vocab.effects import (
     ToolCallOutcome,
     ToolOutput,
 )
-from perdure.vocab.messages import InputPart, Reply, Text, ToolCall
 from perdure.vocab.records import (
     CancelRequested,
     EffectSettled,

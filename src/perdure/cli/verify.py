@@ -10,7 +10,8 @@ from perdure.errors import Error
 from perdure.ids import EffectId, TurnId
 from perdure.session.fold import SessionState, fold_all
 from perdure.store.protocol import Loaded, StreamInfo
-from perdure.vocab.effects import (
+from perdure.vocab.messages import Reply
+from perdure.vocab.outcomes import (
     CompletedToolCall,
     Done,
     DurableStepOutcome,
@@ -19,7 +20,6 @@ from perdure.vocab.effects import (
     Success,
     ToolCallOutcome,
 )
-from perdure.vocab.messages import Reply
 from perdure.vocab.records import EffectSettled, EffectStarted, Record, Row, TurnEnded, TurnOpened, key_of, kind_of
 
 

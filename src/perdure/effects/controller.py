@@ -15,7 +15,8 @@ from typing import Literal, Protocol
 from perdure.effects.journal import AlreadyRunning, AlreadySettled, Claimed, DeterminismViolation, EffectJournal
 from perdure.errors import Code, Error
 from perdure.ids import EffectId, WorkerId
-from perdure.vocab.effects import DurableStepOutcome, EffectKind, Envelope, InDoubt, Outcome
+from perdure.vocab.effects import EffectKind, Envelope
+from perdure.vocab.outcomes import DurableStepOutcome, InDoubt, Outcome
 from perdure.vocab.records import EffectSettled, EffectStarted, Record
 from perdure.vocab.tools import DoubtPolicy, EffectClass
 

@@ -12,12 +12,11 @@ from typing import TypeAlias
 from perdure.codec import Json, decode, differences, encode
 from perdure.errors import Code, Error
 from perdure.ids import EffectId
-from perdure.vocab.effects import (
-    Command,
+from perdure.vocab.effects import Command, Envelope
+from perdure.vocab.outcomes import (
     CompletedToolCall,
     Done,
     DurableStepOutcome,
-    Envelope,
     InDoubt,
     Outcome,
     ToolCallOutcome,

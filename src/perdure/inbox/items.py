@@ -8,8 +8,8 @@ import msgspec
 
 from perdure.codec import encode
 from perdure.ids import CallId, EffectId, InputId, TurnId
-from perdure.vocab.effects import ToolOutput
 from perdure.vocab.messages import InputPart
+from perdure.vocab.outcomes import ToolOutput
 from perdure.vocab.wire import Value, read_stored
 
 

@@ -15,8 +15,9 @@ from perdure import codec
 from perdure.codec import Json
 from perdure.errors import Error
 from perdure.ids import CallId, TurnId
-from perdure.vocab.effects import LlmError, ToolChoice
+from perdure.vocab.effects import ToolChoice
 from perdure.vocab.messages import FinishReason, Message, Reply, ReplyPart, Text, Thinking, ToolCall
+from perdure.vocab.outcomes import LlmError
 from perdure.vocab.tools import ToolDefinition
 from perdure.vocab.usage import Usage
 

@@ -18,8 +18,8 @@ from perdure.codec import Json
 from perdure.models import conversation
 from perdure.models.protocol import ModelError, ModelEvent, ModelReply, ModelRequest, ProviderCall, TextDelta
 from perdure.models.wording import pieces, provider_id, reword
-from perdure.vocab.effects import LlmError, LlmErrorKind
 from perdure.vocab.messages import FinishReason, Text
+from perdure.vocab.outcomes import LlmError, LlmErrorKind
 from perdure.vocab.usage import Usage
 
 

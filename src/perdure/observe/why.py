@@ -12,8 +12,8 @@ from perdure.ids import CallId, EffectId, Seq, StreamId, TurnId, stream_names
 from perdure.inbox.items import Input
 from perdure.session.fold import CODE, SessionState, fold_all
 from perdure.store.protocol import Loaded, Store, StreamInfo
-from perdure.vocab.effects import CompletedToolCall, Done, LlmCallOutcome, ToolCallOutcome
 from perdure.vocab.messages import Reply
+from perdure.vocab.outcomes import CompletedToolCall, Done, LlmCallOutcome, ToolCallOutcome
 from perdure.vocab.records import EffectSettled, EffectStarted, Row
 from perdure.vocab.refs import EffectRef
 

@@ -17,7 +17,13 @@ from perdure.inbox.admit import delivery
 from perdure.inbox.items import LateOutcome
 from perdure.runtime.turns import Flight, TurnDriver
 from perdure.store.protocol import Store
-from perdure.vocab.effects import CompletedToolCall, Done, InDoubt, Outcome, ToolCallOutcome
+from perdure.vocab.outcomes import (
+    CompletedToolCall,
+    Done,
+    InDoubt,
+    Outcome,
+    ToolCallOutcome,
+)
 
 log = logging.getLogger("perdure.runtime")
 

@@ -23,7 +23,8 @@ from perdure.tools.execute import ToolThreads, run_attempt, run_probe
 from perdure.tools.toolbox import Prepared
 from perdure.tools.verdicts import DidNotHappen, Happened, Unknown, Verdict
 from perdure.turn.machine import AskModel, RunCall, Turn
-from perdure.vocab.effects import (
+from perdure.vocab.messages import AttachmentRef, Message
+from perdure.vocab.outcomes import (
     CompletedToolCall,
     Done,
     DurableStepOutcome,
@@ -33,7 +34,6 @@ from perdure.vocab.effects import (
     ToolCallOutcome,
     ToolOutput,
 )
-from perdure.vocab.messages import AttachmentRef, Message
 
 log = logging.getLogger("perdure.runtime")
 

@@ -22,8 +22,8 @@ from perdure.runtime.shared import TurnResult
 from perdure.runtime.transcript import Transcript
 from perdure.session.fold import CODE, fold_all
 from perdure.store.protocol import Claim
-from perdure.vocab.effects import LlmCallOutcome
 from perdure.vocab.messages import Message, Reply, Text
+from perdure.vocab.outcomes import LlmCallOutcome
 from perdure.vocab.records import (
     CancelRequested,
     EffectSettled,

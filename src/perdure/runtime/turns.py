@@ -41,9 +41,10 @@ from perdure.turn.machine import (
     stopped,
     unanswered,
 )
-from perdure.vocab.effects import (
+from perdure.vocab.effects import Envelope
+from perdure.vocab.messages import Message
+from perdure.vocab.outcomes import (
     DurableStepOutcome,
-    Envelope,
     Failed,
     Failure,
     InDoubt,
@@ -52,7 +53,6 @@ from perdure.vocab.effects import (
     SleepOutcome,
     ToolOutput,
 )
-from perdure.vocab.messages import Message
 from perdure.vocab.records import EffectSettled, OutcomeArrivedLate, Record, TurnEnded
 from perdure.vocab.tools import EffectClass
 

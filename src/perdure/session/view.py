@@ -11,7 +11,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from perdure.codec import Json, encode
-from perdure.vocab.effects import (
+from perdure.vocab.messages import Message, Part, Reply, Text, Thinking, ToolCall, ToolResult
+from perdure.vocab.outcomes import (
     CompletedToolCall,
     Done,
     DurableStepOutcome,
@@ -23,7 +24,6 @@ from perdure.vocab.effects import (
     ToolCallOutcome,
     ToolOutput,
 )
-from perdure.vocab.messages import Message, Part, Reply, Text, Thinking, ToolCall, ToolResult
 from perdure.vocab.records import (
     EffectSettled,
     EffectStarted,

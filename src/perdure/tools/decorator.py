@@ -18,7 +18,7 @@ from perdure.tools.docstring import explain
 from perdure.tools.durations import to_ms
 from perdure.tools.schema import Arguments, arguments_of, check_signature, try_hints
 from perdure.tools.verdicts import Verdict
-from perdure.vocab.effects import Failure
+from perdure.vocab.outcomes import Failure
 from perdure.vocab.tools import (
     DoubtPolicy,
     Durability,

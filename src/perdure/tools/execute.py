@@ -23,7 +23,14 @@ from perdure.tools.results import Unstorable, keep
 from perdure.tools.threads import Ended, Job, NotStarted, Raised, Returned, ToolThreads
 from perdure.tools.toolbox import Prepared
 from perdure.tools.verdicts import DidNotHappen, Happened, Unknown, Verdict
-from perdure.vocab.effects import Failed, Failure, InDoubt, NotRun, Success, ToolOutput
+from perdure.vocab.outcomes import (
+    Failed,
+    Failure,
+    InDoubt,
+    NotRun,
+    Success,
+    ToolOutput,
+)
 
 GRACE_MS = 50
 PROBE_TIMEOUT_MS = 30_000

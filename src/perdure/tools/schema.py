@@ -18,7 +18,7 @@ from perdure.codec import Json
 from perdure.errors import Code, Error
 from perdure.tools.context import ToolContext
 from perdure.tools.docstring import explain
-from perdure.vocab.effects import Failure
+from perdure.vocab.outcomes import Failure
 
 if TYPE_CHECKING:
     from pydantic import BaseModel, ValidationError

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from perdure.errors import Code, Error
 from perdure.tools.decorator import AnyTool, Tool
-from perdure.vocab.effects import Failure
 from perdure.vocab.messages import ToolCall
+from perdure.vocab.outcomes import Failure
 from perdure.vocab.tools import Durability, ToolContract
 
 _SHOWN_CHARS = 400

@@ -14,7 +14,9 @@ from typing import TypeAlias
 from perdure.codec import Json
 from perdure.errors import Code, Error
 from perdure.ids import TurnId, WorkerId
-from perdure.vocab.effects import (
+from perdure.vocab.effects import ToolChoice
+from perdure.vocab.messages import Reply, ToolCall
+from perdure.vocab.outcomes import (
     CompletedToolCall,
     Done,
     DurableStepOutcome,
@@ -26,10 +28,8 @@ from perdure.vocab.effects import (
     SleepOutcome,
     Success,
     ToolCallOutcome,
-    ToolChoice,
     ToolOutput,
 )
-from perdure.vocab.messages import Reply, ToolCall
 from perdure.vocab.records import (
     CancelRequested,
     EffectSettled,

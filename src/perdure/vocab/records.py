@@ -16,8 +16,9 @@ import msgspec
 
 from perdure.codec import encode
 from perdure.ids import BlobHash, CallId, EffectId, InputId, Seq, StreamId, TurnId, WorkerId
-from perdure.vocab.effects import Command, EffectKind, Outcome, ToolOutput
+from perdure.vocab.effects import Command, EffectKind
 from perdure.vocab.messages import InputPart
+from perdure.vocab.outcomes import Outcome, ToolOutput
 from perdure.vocab.tools import DoubtPolicy, EffectClass
 from perdure.vocab.usage import Usage
 from perdure.vocab.wire import Value, read_stored

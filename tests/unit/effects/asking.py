@@ -8,18 +8,20 @@ from perdure.errors import Error
 from perdure.ids import CallId, WorkerId
 from perdure.vocab.effects import (
     CallTool,
-    CompletedToolCall,
-    Done,
     DurableStep,
-    DurableStepOutcome,
     EffectKind,
     Envelope,
-    Failed,
-    Failure,
     Invocation,
-    Outcome,
     PreparedToolCall,
     Scope,
+)
+from perdure.vocab.outcomes import (
+    CompletedToolCall,
+    Done,
+    DurableStepOutcome,
+    Failed,
+    Failure,
+    Outcome,
     Success,
     ToolCallOutcome,
     ToolOutput,

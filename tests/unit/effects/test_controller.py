@@ -8,7 +8,14 @@ from perdure.effects.controller import Begun, Care, Controller, InlineController
 from perdure.effects.journal import EffectJournal
 from perdure.errors import Code, Error
 from perdure.ids import EffectId, WorkerId
-from perdure.vocab.effects import DurableStepOutcome, EffectKind, InDoubt, Outcome, SleepOutcome, Success
+from perdure.vocab.effects import EffectKind
+from perdure.vocab.outcomes import (
+    DurableStepOutcome,
+    InDoubt,
+    Outcome,
+    SleepOutcome,
+    Success,
+)
 from perdure.vocab.records import EffectSettled, EffectStarted, Record
 from perdure.vocab.tools import EffectClass
 from tests.unit.effects.asking import DECLINED, REFUNDED, SEVEN, FakeLedger, answered, call, step

@@ -16,7 +16,8 @@ from perdure.effects.journal import (
 )
 from perdure.errors import Code
 from perdure.ids import EffectId, TurnId
-from perdure.vocab.effects import DurableStepOutcome, Envelope, InDoubt, Outcome, StepFailure
+from perdure.vocab.effects import Envelope
+from perdure.vocab.outcomes import DurableStepOutcome, InDoubt, Outcome, StepFailure
 from perdure.vocab.records import CancelRequested, EffectSettled, EffectStarted, Record
 from tests.unit.effects.asking import DECLINED, REFUNDED, SEVEN, answered, call, step
 

@@ -21,8 +21,8 @@ from perdure.inbox.admit import (
     wake,
 )
 from perdure.inbox.items import Input, Item, LateOutcome, Wake, read
-from perdure.vocab.effects import Success
 from perdure.vocab.messages import AttachmentRef, Image, InputPart, Text
+from perdure.vocab.outcomes import Success
 
 S = StreamId("default:session:s1")
 

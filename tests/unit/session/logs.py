@@ -7,8 +7,8 @@ from random import Random
 
 from perdure.ids import BlobHash, EffectId, InputId, Seq, StreamId, TurnId
 from perdure.turn.machine import Call
-from perdure.vocab.effects import Success
 from perdure.vocab.messages import AttachmentRef, Image, InputPart, Text
+from perdure.vocab.outcomes import Success
 from perdure.vocab.records import (
     InputAdmitted,
     OutcomeArrivedLate,

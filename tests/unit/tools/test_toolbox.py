@@ -8,8 +8,8 @@ from perdure.errors import Code, Error
 from perdure.ids import CallId
 from perdure.tools.decorator import AnyTool, tool
 from perdure.tools.toolbox import Prepared, Toolbox
-from perdure.vocab.effects import Failure
 from perdure.vocab.messages import ToolCall
+from perdure.vocab.outcomes import Failure
 from perdure.vocab.tools import ToolContract
 
 

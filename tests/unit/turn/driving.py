@@ -23,7 +23,8 @@ from perdure.turn.machine import (
     stopped,
     unanswered,
 )
-from perdure.vocab.effects import (
+from perdure.vocab.messages import FinishReason, Reply, ReplyPart, Text, Thinking
+from perdure.vocab.outcomes import (
     Failed,
     Failure,
     FailureClass,
@@ -34,7 +35,6 @@ from perdure.vocab.effects import (
     Success,
     ToolOutput,
 )
-from perdure.vocab.messages import FinishReason, Reply, ReplyPart, Text, Thinking
 from perdure.vocab.records import (
     CancelRequested,
     EffectSettled,

@@ -20,7 +20,13 @@ from perdure.turn.machine import (
     stopped,
     unanswered,
 )
-from perdure.vocab.effects import Failed, InDoubt, NotRun, SleepOutcome, Success
+from perdure.vocab.outcomes import (
+    Failed,
+    InDoubt,
+    NotRun,
+    SleepOutcome,
+    Success,
+)
 from perdure.vocab.records import EffectSettled, Limits, Record, SessionOpened, TurnEnded
 from perdure.vocab.refs import EffectRef
 from perdure.vocab.tools import Durability, EffectClass, RetryPolicy

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from perdure.ids import EffectId, TurnId
 from perdure.turn.machine import Acting, RunCall, Turn, advance, opened, owed, recovery
-from perdure.vocab.effects import (
+from perdure.vocab.outcomes import (
     CompletedToolCall,
     Done,
     DurableStepOutcome,

@@ -7,11 +7,12 @@ from collections.abc import Iterable, Mapping
 from perdure.codec import Json
 from perdure.ids import BlobHash, CallId, EffectId, InputId, TurnId, WorkerId
 from perdure.turn.machine import Acting, AskModel, Call, EndTurn, Owed, Turn, Wait, advance, opened
-from perdure.vocab.effects import (
+from perdure.vocab.effects import EffectKind
+from perdure.vocab.messages import FinishReason, Reply, ReplyPart, Text, ToolCall
+from perdure.vocab.outcomes import (
     CompletedToolCall,
     Done,
     DurableStepOutcome,
-    EffectKind,
     Failed,
     Failure,
     FailureClass,
@@ -23,7 +24,6 @@ from perdure.vocab.effects import (
     ToolCallOutcome,
     ToolOutput,
 )
-from perdure.vocab.messages import FinishReason, Reply, ReplyPart, Text, ToolCall
 from perdure.vocab.records import (
     CancelRequested,
     EffectSettled,

@@ -10,6 +10,7 @@ from perdure.codec import Json
 from perdure.errors import Code, Error
 from perdure.ids import CallId, PromiseId
 from perdure.vocab import effects as e
+from perdure.vocab import outcomes as o
 from perdure.vocab.causes import (
     CausalRef,
     EffectCause,
@@ -18,7 +19,13 @@ from perdure.vocab.causes import (
     SessionNodeCause,
     TriggerOccurrenceCause,
 )
-from perdure.vocab.effects import EffectKind, Envelope, Invocation, Replay, Scope
+from perdure.vocab.effects import (
+    EffectKind,
+    Envelope,
+    Invocation,
+    Replay,
+    Scope,
+)
 from perdure.vocab.processes import AwaitProcess, ProcessesTransferred
 from perdure.vocab.promises import AwaitEventKey, Custom, Ok
 
@@ -26,8 +33,8 @@ SCOPE = Scope(session_id="s1", turn_id="t1", turn_index=0, protocol_iteration=1)
 KEY = AwaitEventKey(scope="s1", wait=Custom(key="reviewed"), key_id=PromiseId("k1"))
 SPEC = e.LlmRequestSpec(model="sim:x")
 CALL = e.PreparedToolCall(call_id=CallId("c1"), tool_id="tool:refund", tool_name="refund", args={"cents": 5})
-DONE = e.Done(result=e.CompletedToolCall(call_id=CallId("c1"), tool_name="refund", output=e.Success(value=1)))
-PENDING = e.Pending(key=KEY)
+DONE = o.Done(result=o.CompletedToolCall(call_id=CallId("c1"), tool_name="refund", output=o.Success(value=1)))
+PENDING = o.Pending(key=KEY)
 
 COMMANDS: list[tuple[str, e.Command]] = [
     ("llm_call", e.LlmCall(request=SPEC)),
@@ -42,31 +49,31 @@ COMMANDS: list[tuple[str, e.Command]] = [
     ("sleep", e.Sleep(duration_ms=5)),
     ("await_event", e.AwaitEvent(key=KEY)),
 ]
-OUTCOMES: list[tuple[str, e.Outcome]] = [
-    ("llm_call", e.LlmCallOutcome()),
-    ("direct", e.DirectOutcome()),
-    ("tool_call", e.ToolCallOutcome(launch=DONE)),
-    ("tool_batch", e.ToolBatchOutcome(launches=(DONE, PENDING))),
-    ("durable_step", e.DurableStepOutcome(value=7)),
-    ("process", e.ProcessEffectOutcome(result=ProcessesTransferred())),
-    ("exec_code", e.ExecCodeOutcome(response=2)),
-    ("checkpoint", e.CheckpointOutcome()),
-    ("sync_execution_environment", e.SyncOutcome()),
-    ("sleep", e.SleepOutcome()),
-    ("await_event", e.AwaitEventOutcome(resolution=Ok(value="yes"))),
+OUTCOMES: list[tuple[str, o.Outcome]] = [
+    ("llm_call", o.LlmCallOutcome()),
+    ("direct", o.DirectOutcome()),
+    ("tool_call", o.ToolCallOutcome(launch=DONE)),
+    ("tool_batch", o.ToolBatchOutcome(launches=(DONE, PENDING))),
+    ("durable_step", o.DurableStepOutcome(value=7)),
+    ("process", o.ProcessEffectOutcome(result=ProcessesTransferred())),
+    ("exec_code", o.ExecCodeOutcome(response=2)),
+    ("checkpoint", o.CheckpointOutcome()),
+    ("sync_execution_environment", o.SyncOutcome()),
+    ("sleep", o.SleepOutcome()),
+    ("await_event", o.AwaitEventOutcome(resolution=Ok(value="yes"))),
 ]
-EXTRACTORS: dict[str, tuple[Callable[[e.Outcome], object], object]] = {
-    "llm_call": (e.into_llm_call, e.LlmCallOutcome()),
-    "direct": (e.into_direct, e.DirectOutcome()),
-    "tool_call": (e.into_tool_call_effect, e.ToolCallOutcome(launch=DONE)),
-    "tool_batch": (e.into_tool_batch, e.ToolBatchOutcome(launches=(DONE, PENDING))),
-    "durable_step": (e.into_durable_step, e.DurableStepOutcome(value=7)),
-    "process": (e.into_process, ProcessesTransferred()),
-    "exec_code": (e.into_exec_code, e.ExecCodeOutcome(response=2)),
-    "checkpoint": (e.into_checkpoint, e.CheckpointOutcome()),
-    "sync_execution_environment": (e.into_sync_execution_environment, e.SyncOutcome()),
-    "sleep": (e.into_sleep, e.SleepOutcome()),
-    "await_event": (e.into_await_event, Ok(value="yes")),
+EXTRACTORS: dict[str, tuple[Callable[[o.Outcome], object], object]] = {
+    "llm_call": (o.into_llm_call, o.LlmCallOutcome()),
+    "direct": (o.into_direct, o.DirectOutcome()),
+    "tool_call": (o.into_tool_call_effect, o.ToolCallOutcome(launch=DONE)),
+    "tool_batch": (o.into_tool_batch, o.ToolBatchOutcome(launches=(DONE, PENDING))),
+    "durable_step": (o.into_durable_step, o.DurableStepOutcome(value=7)),
+    "process": (o.into_process, ProcessesTransferred()),
+    "exec_code": (o.into_exec_code, o.ExecCodeOutcome(response=2)),
+    "checkpoint": (o.into_checkpoint, o.CheckpointOutcome()),
+    "sync_execution_environment": (o.into_sync_execution_environment, o.SyncOutcome()),
+    "sleep": (o.into_sleep, o.SleepOutcome()),
+    "await_event": (o.into_await_event, Ok(value="yes")),
 }
 
 
@@ -95,7 +102,7 @@ def test_a_command_knows_its_kind(kind: str, command: e.Command) -> None:
 
 
 @pytest.mark.parametrize(("kind", "outcome"), OUTCOMES)
-def test_an_outcome_knows_its_kind(kind: str, outcome: e.Outcome) -> None:
+def test_an_outcome_knows_its_kind(kind: str, outcome: o.Outcome) -> None:
     assert outcome.kind.value == kind
 
 
@@ -201,7 +208,7 @@ def test_an_envelope_that_cannot_be_encoded_has_no_fingerprint() -> None:
 @pytest.mark.parametrize("wanted", EXTRACTORS)
 @pytest.mark.parametrize(("actual", "outcome"), OUTCOMES)
 def test_an_extractor_takes_its_own_kind_and_names_both_kinds_otherwise(
-    wanted: str, actual: str, outcome: e.Outcome
+    wanted: str, actual: str, outcome: o.Outcome
 ) -> None:
     extract, answer = EXTRACTORS[wanted]
     if wanted == actual:
@@ -215,20 +222,20 @@ def test_an_extractor_takes_its_own_kind_and_names_both_kinds_otherwise(
 
 
 def test_a_completed_call_is_taken_out_of_its_launch() -> None:
-    result = e.into_tool_call(e.ToolCallOutcome(launch=DONE))
-    assert (result.call_id, result.tool_name, result.output) == ("c1", "refund", e.Success(value=1))
+    result = o.into_tool_call(o.ToolCallOutcome(launch=DONE))
+    assert (result.call_id, result.tool_name, result.output) == ("c1", "refund", o.Success(value=1))
 
 
 def test_a_pending_call_has_no_output_yet() -> None:
     with pytest.raises(Error) as caught:
-        e.into_tool_call(e.ToolCallOutcome(launch=PENDING))
+        o.into_tool_call(o.ToolCallOutcome(launch=PENDING))
     assert caught.value.code is Code.RUNTIME_EFFECT_TOOL_CALL_PENDING
-    assert e.into_tool_call_effect(e.ToolCallOutcome(launch=PENDING)).launch == PENDING
+    assert o.into_tool_call_effect(o.ToolCallOutcome(launch=PENDING)).launch == PENDING
 
 
 def test_a_completed_call_is_not_taken_out_of_another_kind() -> None:
     with pytest.raises(Error) as caught:
-        e.into_tool_call(e.SleepOutcome())
+        o.into_tool_call(o.SleepOutcome())
     assert caught.value.code is Code.RUNTIME_EFFECT_WRONG_OUTCOME
     assert caught.value.details == {"expected": "tool_call", "actual": "sleep"}
 

@@ -6,8 +6,8 @@ import pytest
 
 from perdure.errors import Code, Error
 from perdure.ids import BlobHash, CallId, EffectId, InputId, TurnId
-from perdure.vocab.effects import SleepOutcome
 from perdure.vocab.messages import Reply, Text, Thinking, ToolCall
+from perdure.vocab.outcomes import SleepOutcome
 from perdure.vocab.promises import Custom, ProcessSignal, ToolCompletion
 from perdure.vocab.records import (
     CancelRequested,

@@ -12,8 +12,8 @@ from perdure.ids import EffectId
 from perdure.runtime.runtime import Runtime
 from perdure.runtime.session import Session
 from perdure.session.fold import CODE
-from perdure.vocab.effects import DurableStepOutcome
 from perdure.vocab.messages import Message, ToolCall, ToolResult
+from perdure.vocab.outcomes import DurableStepOutcome
 from perdure.vocab.records import EffectSettled, EffectStarted, InputAdmitted, Record, TurnEnded
 
 

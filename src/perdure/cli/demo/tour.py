@@ -22,8 +22,9 @@ from perdure.observe.events import Fact
 from perdure.runtime.runtime import Runtime
 from perdure.runtime.session import Session
 from perdure.store.protocol import StreamInfo
-from perdure.vocab.effects import EffectKind, LlmCallOutcome
+from perdure.vocab.effects import EffectKind
 from perdure.vocab.messages import Reply
+from perdure.vocab.outcomes import LlmCallOutcome
 from perdure.vocab.records import EffectSettled, EffectStarted, InputAdmitted, TurnEnded
 
 PACE_S = 0.8
