@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from perdure.effects import keys
 from perdure.ids import BlobHash, SessionId, Tenant
-from perdure.turn.machine import AskModel, Probe, RunCall, Turn, Wait
+from perdure.turn.state import AskModel, Probe, RunCall, Turn, Wait
 from perdure.vocab.effects import (
     CallTool,
     Command,

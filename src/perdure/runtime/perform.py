@@ -22,7 +22,7 @@ from perdure.tools.context import ToolContext
 from perdure.tools.execute import ToolThreads, run_attempt, run_probe
 from perdure.tools.toolbox import Prepared
 from perdure.tools.verdicts import DidNotHappen, Happened, Unknown, Verdict
-from perdure.turn.machine import AskModel, RunCall, Turn
+from perdure.turn.state import AskModel, RunCall, Turn
 from perdure.vocab.messages import AttachmentRef, Message
 from perdure.vocab.outcomes import (
     CompletedToolCall,

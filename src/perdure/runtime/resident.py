@@ -22,7 +22,8 @@ from perdure.runtime.transcript import Transcript
 from perdure.runtime.turns import Surroundings, TurnDriver
 from perdure.session.fold import CODE, SessionState, cancel_of, fold
 from perdure.store.protocol import Claim, InboxRow
-from perdure.turn.machine import Turn, advance, opened
+from perdure.turn.machine import advance
+from perdure.turn.state import Turn, opened
 from perdure.vocab.messages import Reply
 from perdure.vocab.outcomes import LlmCallOutcome
 from perdure.vocab.records import (

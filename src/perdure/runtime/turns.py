@@ -25,22 +25,8 @@ from perdure.runtime.perform import ask_model, ask_outside, run_tool
 from perdure.tools.context import CancelToken, ToolContext
 from perdure.tools.execute import ToolThreads
 from perdure.tools.toolbox import Prepared, Toolbox
-from perdure.turn.machine import (
-    AskModel,
-    EndTurn,
-    Owed,
-    Probe,
-    RunCall,
-    Turn,
-    Wait,
-    advance,
-    naps,
-    owed,
-    recovery,
-    settlement,
-    stopped,
-    unanswered,
-)
+from perdure.turn.machine import advance, naps, owed, recovery, settlement, stopped, unanswered
+from perdure.turn.state import AskModel, EndTurn, Owed, Probe, RunCall, Turn, Wait
 from perdure.vocab.effects import Envelope
 from perdure.vocab.messages import Message
 from perdure.vocab.outcomes import (

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from random import Random
 
 from perdure.ids import BlobHash, EffectId, InputId, Seq, StreamId, TurnId
-from perdure.turn.machine import Call
+from perdure.turn.state import Call
 from perdure.vocab.messages import AttachmentRef, Image, InputPart, Text
 from perdure.vocab.outcomes import Success
 from perdure.vocab.records import (

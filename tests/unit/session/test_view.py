@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from perdure.codec import Json
 from perdure.ids import BlobHash, CallId, EffectId, InputId, TurnId
 from perdure.session.view import Conversation, joined, told, turn_view
-from perdure.turn.machine import Acting
+from perdure.turn.state import Acting
 from perdure.vocab.messages import (
     AttachmentRef,
     Image,

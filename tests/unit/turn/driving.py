@@ -7,22 +7,8 @@ from dataclasses import dataclass, field
 from random import Random
 
 from perdure.ids import BlobHash, EffectId, TurnId
-from perdure.turn.machine import (
-    AskModel,
-    Call,
-    EndTurn,
-    Owed,
-    Probe,
-    RunCall,
-    Turn,
-    Wait,
-    advance,
-    opened,
-    owed,
-    recovery,
-    stopped,
-    unanswered,
-)
+from perdure.turn.machine import advance, owed, recovery, stopped, unanswered
+from perdure.turn.state import AskModel, Call, EndTurn, Owed, Probe, RunCall, Turn, Wait, opened
 from perdure.vocab.messages import FinishReason, Reply, ReplyPart, Text, Thinking
 from perdure.vocab.outcomes import (
     Failed,

@@ -6,20 +6,8 @@ import pytest
 
 from perdure.errors import Code, Error
 from perdure.ids import CallId, EffectId, TurnId, WorkerId
-from perdure.turn.machine import (
-    AskModel,
-    EndTurn,
-    Probe,
-    RunCall,
-    Turn,
-    Wait,
-    naps,
-    opened,
-    owed,
-    recovery,
-    stopped,
-    unanswered,
-)
+from perdure.turn.machine import naps, owed, recovery, stopped, unanswered
+from perdure.turn.state import AskModel, EndTurn, Probe, RunCall, Turn, Wait, opened
 from perdure.vocab.outcomes import (
     Failed,
     InDoubt,

@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from perdure.ids import EffectId, TurnId
-from perdure.turn.machine import Acting, RunCall, Turn, advance, opened, owed, recovery
+from perdure.turn.machine import advance, owed, recovery
+from perdure.turn.state import Acting, RunCall, Turn, opened
 from perdure.vocab.outcomes import (
     CompletedToolCall,
     Done,

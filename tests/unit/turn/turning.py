@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping
 
 from perdure.codec import Json
 from perdure.ids import BlobHash, CallId, EffectId, InputId, TurnId, WorkerId
-from perdure.turn.machine import Acting, AskModel, Call, EndTurn, Owed, Turn, Wait, advance, opened
+from perdure.turn.machine import advance
+from perdure.turn.state import Acting, AskModel, Call, EndTurn, Owed, Turn, Wait, opened
 from perdure.vocab.effects import EffectKind
 from perdure.vocab.messages import FinishReason, Reply, ReplyPart, Text, ToolCall
 from perdure.vocab.outcomes import (

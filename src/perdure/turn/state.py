@@ -1,0 +1,165 @@
+"""Where a turn can be, and what can be owed at each place: plain values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from perdure.ids import TurnId, WorkerId
+from perdure.vocab.effects import ToolChoice
+from perdure.vocab.messages import ToolCall
+from perdure.vocab.outcomes import InDoubt, ToolOutput
+from perdure.vocab.records import CancelRequested, EffectStarted, Limits, StopReason, TurnEnded, TurnOpened
+from perdure.vocab.refs import EffectRef
+from perdure.vocab.tools import Composition, Durability, ToolContract
+from perdure.vocab.usage import Usage
+
+NO_USAGE = Usage()
+
+
+# --- what is owed -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class AskModel:
+    """Ask the model for its next reply."""
+
+    ref: EffectRef
+    tool_choice: ToolChoice = "auto"
+
+
+@dataclass(frozen=True, slots=True)
+class RunCall:
+    """Dispatch one attempt of a tool call."""
+
+    ref: EffectRef
+    call: ToolCall
+    contract: ToolContract | None
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """Ask the outside system whether a call in doubt took effect."""
+
+    ref: EffectRef
+    call: ToolCall
+    contract: ToolContract | None
+    doubt: InDoubt
+    worker: WorkerId
+    deadline_at: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Sleep before the next attempt; `due_at` is known once the sleep has been recorded."""
+
+    ref: EffectRef
+    duration_ms: int
+    due_at: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class EndTurn:
+    """Nothing else is owed: commit."""
+
+    ended: TurnEnded
+
+
+Owed: TypeAlias = AskModel | RunCall | Probe | Wait | EndTurn
+
+
+# --- where a turn can be ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Nap:
+    """A pause before an attempt."""
+
+    duration_ms: int
+    due_at: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Asking:
+    """The model's reply is awaited."""
+
+    attempt: int = 1
+    nap: Nap | None = None
+    tool_choice: ToolChoice = "auto"
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One tool call of the current reply. `output` is set once nothing more will happen to it."""
+
+    request: ToolCall
+    index: int
+    contract: ToolContract | None
+    attempt: int = 1
+    started: EffectStarted | None = None
+    nap: Nap | None = None
+    doubt: InDoubt | None = None
+    redispatches: int = 0
+    failures: int = 0
+    output: ToolOutput | None = None
+
+    @property
+    def durability(self) -> Durability:
+        """The promises captured with the turn; a tool nobody knows is treated as carefully as possible."""
+        return self.contract.durability if self.contract else Durability()
+
+    @property
+    def policy(self) -> str:
+        """What to do about doubt: the intent governs, then the contract."""
+        return self.started.doubt if self.started else self.durability.doubt
+
+
+@dataclass(frozen=True, slots=True)
+class Acting:
+    """The calls of the last reply are being answered."""
+
+    calls: tuple[Call, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Concluding:
+    """Everything is settled except the end itself."""
+
+    status_reason: StopReason | None = None
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """Over."""
+
+    record: TurnEnded
+
+
+Phase: TypeAlias = Asking | Acting | Concluding | Ended
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One turn, as a value: everything needed to continue it anywhere."""
+
+    id: TurnId
+    index: int
+    from_turn: int
+    composition: Composition
+    limits: Limits
+    phase: Phase = Asking()
+    iteration: int = 1
+    fruitless: int = 0
+    usage: Usage = NO_USAGE
+    cancel: CancelRequested | None = None
+
+    @property
+    def ended(self) -> TurnEnded | None:
+        """The last record, if the turn is over."""
+        return self.phase.record if isinstance(self.phase, Ended) else None
+
+
+def opened(record: TurnOpened, composition: Composition) -> Turn:
+    """A turn at its beginning, on the composition it captured."""
+    return Turn(record.turn, record.index, record.from_turn, composition, record.limits or Limits())
