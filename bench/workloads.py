@@ -79,7 +79,7 @@ async def _steps(folder: Path, streams: int, steps: int) -> Measured:
         assert isinstance(admitted, Admitted)
         fence = admitted.fence
         assert fence is not None
-        owned = OwnedStream(store, stream, worker, Fence(fence), Seq(1), SystemClock(), active=True)
+        owned = OwnedStream(store, stream, worker, Fence(fence), Seq(1), SystemClock())
         controller = JournaledController(EffectJournal(), owned)
         scope = Scope(session_id=name)
         for n in range(steps):

@@ -156,6 +156,13 @@ MUTANTS = [
         f"{SWEEP}::test_killed_at_a_durable_boundary[one_once-2:after]",
     ),
     Mutant(
+        "a resumed turn is no longer marked as unfinished",
+        "runtime/resident.py",
+        "        self._owned.active = self.state.open_turn is not None\n",
+        "",
+        f"{SWEEP} -k died_twice",
+    ),
+    Mutant(
         "late outcomes dropped",
         "runtime/orphans.py",
         "await self._store.admit(late)",

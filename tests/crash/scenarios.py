@@ -12,7 +12,7 @@ import signal
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
-from perdure import Agent, DidNotHappen, Happened, Runtime, ToolContext, ToolError, Tuning, Unknown, tool
+from perdure import Agent, DidNotHappen, Fact, Happened, Runtime, Session, ToolContext, ToolError, Tuning, Unknown, tool
 from perdure.models.protocol import Model, ModelEvent, ModelRequest, TextDelta
 from perdure.models.scripted import ScriptedModel, call, calls, cut, say
 from perdure.runtime.clock import SystemClock
@@ -20,11 +20,13 @@ from perdure.store.protocol import Store
 from perdure.store.sqlite.store import SqliteStore
 from perdure.testing.crash import Boundary, die, tripwire, tripwire_from_environment
 from perdure.tools.decorator import AnyTool
+from perdure.vocab.records import TurnEnded
 from perdure.vocab.tools import RetryPolicy
 
 DIE_IN = "PERDURE_DIE_IN"
 STOP_AT = "PERDURE_STOP_AT"
 LEASE_S = "PERDURE_LEASE_S"
+SILENT = "PERDURE_SILENT"
 
 
 class Ledger:
@@ -271,6 +273,14 @@ SCENARIOS: dict[str, Callable[[Ledger], tuple[Model, list[AnyTool]]]] = {
 }
 
 
+async def _until_idle(session: Session) -> None:
+    """Only be there, as a worker that nobody told anything."""
+    async with asyncio.timeout(20):
+        async for event in session.events():
+            if isinstance(event, Fact) and isinstance(event.record, TurnEnded):
+                return
+
+
 def _stop_where_told(store: Store) -> Store:
     if not (named := os.environ.get(STOP_AT)):
         return store
@@ -296,6 +306,9 @@ async def _run(name: str, folder: Path) -> None:
         store, agents=[Agent("a", model=model, tools=tools, instructions="as it was")], tuning=tuning
     ) as rt:
         session = await rt.session("s", agent="a")
+        if os.environ.get(SILENT):
+            await _until_idle(session)
+            return
         sent = await session.send("go", key="the-only-input")
         result = await sent.result(timeout=30)
         (folder / "answer").write_text(f"{result.status} {result.text}")

@@ -21,7 +21,7 @@ from tests.crash.harness import (
     kill_and_recover,
     trace,
 )
-from tests.crash.scenarios import Ledger
+from tests.crash.scenarios import SILENT, Ledger
 
 pytestmark = [pytest.mark.crash, pytest.mark.timeout(300)]
 
@@ -262,4 +262,17 @@ async def test_a_killed_recovery_is_recovered(first: str, second: int, side: str
     count = Ledger(tmp_path / "ledger").count("charge")
     allowed = (1,) if first == "4:before" else (1, 0)
     assert count in allowed
+    assert_valid_for_a_provider(await final_history(tmp_path))
+
+
+@pytest.mark.parametrize("second", ["1:after", "2:before", "2:after", "3:before"])
+async def test_a_turn_that_died_twice_is_carried_on_by_a_worker_that_knows_nothing_of_it(
+    second: str, tmp_path: Path
+) -> None:
+    """Nobody sends the input again and nobody asks: an unfinished turn is work by itself."""
+    assert child("probed", tmp_path, at(Boundary(4, "before", ""))) == -9
+    n, side = second.split(":")
+    assert child("probed", tmp_path, {**at(Boundary(int(n), side, "")), SILENT: "1"}) == -9
+    assert child("probed", tmp_path, {SILENT: "1"}) == 0
+    assert Ledger(tmp_path / "ledger").count("charge") == 1
     assert_valid_for_a_provider(await final_history(tmp_path))

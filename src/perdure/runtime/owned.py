@@ -56,7 +56,10 @@ class _Nobody:
 
 
 class OwnedStream:
-    """The writing end of one stream, for as long as the fence holds. It is the ledger of a journaled controller."""
+    """The writing end of one stream, for as long as the fence holds. It is the ledger of a journaled controller.
+
+    `active` tells the store, with every append, whether the stream has a turn that somebody must finish.
+    """
 
     def __init__(
         self,
@@ -66,8 +69,6 @@ class OwnedStream:
         fence: Fence,
         known_seq: Seq,
         clock: Clock,
-        *,
-        active: bool,
     ) -> None:
         self.store = store
         self.stream = stream
@@ -77,7 +78,7 @@ class OwnedStream:
         self.error: Error | None = None
         self.listener: Listener = _Nobody()
         self._clock = clock
-        self._active = active
+        self.active = False
         self._n = 0
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
         self._in_flight: deque[tuple[Record, ...]] = deque()
@@ -109,7 +110,7 @@ class OwnedStream:
         self._consume.extend(consume)
         for record in records:
             if isinstance(record, TurnOpened | TurnEnded):
-                self._active = isinstance(record, TurnOpened)
+                self.active = isinstance(record, TurnOpened)
         self._touch()
 
     def timer(self, *timers: SetTimer | ClearTimer) -> None:
@@ -155,7 +156,7 @@ class OwnedStream:
             snapshot=self._snapshot,
             known_seq=self.known_seq,
             lease=lease,
-            active=self._active,
+            active=self.active,
         )
         self._reset()
         self._in_flight.append(records)

@@ -53,9 +53,7 @@ class Resident:
         self._shared = shared
         self._claim = claim
         self._transcript = Transcript()
-        self._owned = OwnedStream(
-            shared.store, claim.stream, shared.worker, claim.fence, Seq(0), shared.clock, active=False
-        )
+        self._owned = OwnedStream(shared.store, claim.stream, shared.worker, claim.fence, Seq(0), shared.clock)
         self._owned.listener = self
         self._loaded = False
         self._snapshot_seq = Seq(0)
@@ -116,6 +114,7 @@ class Resident:
         for row in loaded.rows:
             self._fold(row.seq, row.record)
         self._owned.known_seq = self.state.seq
+        self._owned.active = self.state.open_turn is not None
         self._loaded = True
         self._shared.hub.stir(self.stream)  # rows whose confirmation got lost were never announced
 
