@@ -29,9 +29,7 @@ class Code(StrEnum):
     MODEL_UNKNOWN = "model_unknown"
     SESSION_UNKNOWN = "session_unknown"
     SESSION_AGENT_CONFLICT = "session_agent_conflict"
-    SESSION_DELETED = "session_deleted"
     SESSION_BUSY = "session_busy"
-    TURN_UNKNOWN = "turn_unknown"
     TURN_EVENT_UNEXPECTED = "turn_event_unexpected"
     TURN_FAILED = "turn_failed"
     RECORD_UNKNOWN = "record_unknown"
@@ -44,7 +42,6 @@ class Code(StrEnum):
     # the runtime
     RUNTIME_CLOSED = "runtime_closed"
     RUNTIME_FORKED = "runtime_forked"
-    RUNTIME_DRAINING = "runtime_draining"
 
     # the store
     LEASE_LOST = "lease_lost"
@@ -79,7 +76,6 @@ class Code(StrEnum):
     RUNTIME_EFFECT_LOCAL_EXECUTOR_MISMATCH = "runtime_effect_local_executor_mismatch"
     RUNTIME_EFFECT_LOCAL_EXECUTOR_UNAVAILABLE = "runtime_effect_local_executor_unavailable"
     RUNTIME_EFFECT_IN_DOUBT = "runtime_effect_in_doubt"
-    MISSING_EXECUTION_SCOPE_ID = "missing_execution_scope_id"
     INVALID_AWAIT_EVENT_WAIT_IDENTITY = "invalid_await_event_wait_identity"
 
 
@@ -111,9 +107,7 @@ TRAITS: Mapping[Code, Trait] = {
     Code.MODEL_UNKNOWN: _BAD,
     Code.SESSION_UNKNOWN: _MISSING,
     Code.SESSION_AGENT_CONFLICT: _CONFLICT,
-    Code.SESSION_DELETED: Trait(410),
     Code.SESSION_BUSY: Trait(409, "later"),
-    Code.TURN_UNKNOWN: _MISSING,
     Code.TURN_EVENT_UNEXPECTED: _BROKEN,
     Code.TURN_FAILED: Trait(502),
     Code.RECORD_UNKNOWN: _MISSING,
@@ -122,7 +116,6 @@ TRAITS: Mapping[Code, Trait] = {
     Code.TOOL_NOT_SUPPORTED_YET: Trait(501),
     Code.RUNTIME_CLOSED: _AWAY,
     Code.RUNTIME_FORKED: _BROKEN,
-    Code.RUNTIME_DRAINING: _AWAY,
     Code.LEASE_LOST: Trait(409, "later"),
     Code.COMMIT_CONFLICT: _CONFLICT,
     Code.GATE_CLOSED: _CONFLICT,
@@ -153,7 +146,6 @@ TRAITS: Mapping[Code, Trait] = {
     Code.RUNTIME_EFFECT_LOCAL_EXECUTOR_MISMATCH: _BROKEN,
     Code.RUNTIME_EFFECT_LOCAL_EXECUTOR_UNAVAILABLE: _BROKEN,
     Code.RUNTIME_EFFECT_IN_DOUBT: _CONFLICT,
-    Code.MISSING_EXECUTION_SCOPE_ID: _BAD,
     Code.INVALID_AWAIT_EVENT_WAIT_IDENTITY: _BAD,
 }
 

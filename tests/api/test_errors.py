@@ -22,9 +22,7 @@ CODES = [
     "model_unknown",
     "session_unknown",
     "session_agent_conflict",
-    "session_deleted",
     "session_busy",
-    "turn_unknown",
     "turn_event_unexpected",
     "turn_failed",
     "record_unknown",
@@ -33,7 +31,6 @@ CODES = [
     "tool_not_supported_yet",
     "runtime_closed",
     "runtime_forked",
-    "runtime_draining",
     "lease_lost",
     "commit_conflict",
     "gate_closed",
@@ -64,7 +61,6 @@ CODES = [
     "runtime_effect_local_executor_mismatch",
     "runtime_effect_local_executor_unavailable",
     "runtime_effect_in_doubt",
-    "missing_execution_scope_id",
     "invalid_await_event_wait_identity",
 ]
 

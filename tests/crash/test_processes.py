@@ -77,3 +77,23 @@ async def test_a_killed_owner_is_replaced_at_once_and_not_after_its_lease(tmp_pa
         assert (await sent.result(timeout=20)).status == "finished"
     owner.join()
     assert ledger.count("charge") == 1
+
+
+async def _open_and_close(path: Path) -> None:
+    async with Runtime(f"sqlite:///{path}", agents=[Agent("a")]):
+        pass
+
+
+def open_and_close(path: str) -> None:
+    asyncio.run(_open_and_close(Path(path)))
+
+
+def test_many_processes_may_open_a_new_file_at_once(tmp_path: Path) -> None:
+    """One of them turns it into a store; the others wait for that, and nobody sees a lock."""
+    for n in range(6):
+        crowd = [processes.Process(target=open_and_close, args=(str(tmp_path / f"{n}.db"),)) for _ in range(4)]
+        for process in crowd:
+            process.start()
+        for process in crowd:
+            process.join(30)
+        assert [process.exitcode for process in crowd] == [0, 0, 0, 0]

@@ -21,6 +21,7 @@ from perdure import (
     Tuning,
     tool,
 )
+from perdure.ids import TurnId
 from perdure.models.scripted import ScriptedModel, call, calls, fail, malformed, refuse, say
 from perdure.vocab.effects import EffectKind
 from perdure.vocab.messages import Message, ToolResult
@@ -436,3 +437,44 @@ async def test_did_not_happen_is_believed_once_the_deadline_has_passed_and_the_b
     await session.ask("go", timeout=10)
     assert ran == [1, 2]
     assert results(await session.history())[0].output == "charged"
+
+
+async def test_a_turn_is_shown_the_same_conversation_after_a_restart(tmp_path: Path) -> None:
+    """What the view budget left out when the turn began stays left out until it ends."""
+    started = asyncio.Event()
+    hold = True
+
+    @tool(effect="idempotent")
+    async def put() -> str:
+        """Put."""
+        started.set()
+        if hold:
+            await asyncio.sleep(3600)
+        return "put"
+
+    script = {"go": [call("put"), say("done", exact=True)]}
+    before = ScriptedModel.by_input(script, default=[say("x" * 200, exact=True)])
+    after = ScriptedModel.by_input(script)
+    url = f"sqlite:///{tmp_path / 's.db'}"
+    agent = Agent("a", model=before, tools=[put], view_bytes=700)
+    async with Runtime(url, agents=[agent], tuning=Tuning(drain_s=0.01)) as rt:
+        session = await rt.session("s", agent="a")
+        for n in range(8):
+            await session.ask(f"input {n}")
+        await session.send("go", key="k")
+        await started.wait()
+    shown = len(before.requests[-1].messages)
+    assert shown < 10
+    hold = False
+    async with Runtime(url, agents=[Agent("a", model=after, tools=[put], view_bytes=700)]) as rt:
+        await (await rt.existing("s").send("go", key="k")).result(timeout=10)
+    assert len(after.requests[-1].messages) == shown + 2, "the same, and the call with its result"
+
+
+async def test_a_turn_nobody_knows_cannot_be_cancelled(desk: Desk) -> None:
+    rt = await desk.open(ScriptedModel(say("ok")))
+    session = await rt.session("s", agent="a")
+    await session.ask("go")
+    before = len(await session.rows())
+    assert await session.cancel(TurnId("bogus")) == "unknown"
+    assert len(await session.rows()) == before

@@ -95,7 +95,7 @@ def _adapted(runtime: Runtime, *, store: str | None, model: str | None, worker: 
             runtime.agents[agent.name] = agent
         return runtime
     agents = _on_model(tuple(runtime.agents.values()), model)
-    return Runtime(store or runtime.store, agents=agents, worker=worker, tenant=runtime.tenant)
+    return runtime.like(store=store or runtime.store, agents=agents, worker=worker)
 
 
 def _agents(found: object, target: str) -> Sequence[Agent]:

@@ -195,6 +195,7 @@ class Resident:
     async def _resumed(self) -> tuple[Turn, TurnOpened, list[Record]]:
         records = [*self._transcript.open, *self._owned.undurable()]
         start = next(record for record in records if isinstance(record, TurnOpened))
+        self._transcript.begin_at(start.from_turn)
         turn = opened(start, await self._shared.compositions.get(start.composition))
         for record in records[records.index(start) + 1 :]:
             turn = advance(turn, record)

@@ -79,6 +79,10 @@ class Runtime:
         self._pid = 0
         self._state = "new"
 
+    def like(self, *, store: str | Store, agents: Iterable[Agent], worker: bool) -> Runtime:
+        """A runtime for the same tenant, dependencies and tuning, on another store or with other agents."""
+        return Runtime(store, agents=agents, worker=worker, tenant=self.tenant, deps=self._deps, tuning=self._tuning)
+
     # --- life
 
     async def __aenter__(self) -> Self:

@@ -242,7 +242,7 @@ class Session:
     async def cancel(self, turn: TurnId | None = None, *, reason: str = "", origin: str = "api") -> CancelOutcome:
         """Ask for a turn to end: the one that runs, or the next in line. Completion may win the race."""
         self.runtime.check_usable()
-        target = turn or await self._current_turn()
+        target = await self._known(turn) if turn else await self._current_turn()
         if target is None:
             return "unknown"
         now = self.runtime.clock.wall_ms()
@@ -252,6 +252,14 @@ class Session:
             await self.runtime.tell(self.stream)
             return "requested"
         return "already_requested" if noted.row.kind == "cancel_requested" else "completion_won"
+
+    async def _known(self, turn: TurnId) -> TurnId | None:
+        """The turn, if this session has it: waiting in the inbox, or begun."""
+        store = self.runtime.store
+        if await store.stream(self.stream) is None:
+            raise _unknown(self.id)
+        waiting = any(isinstance(row.item, Input) and row.item.turn == turn for row in await store.inbox(self.stream))
+        return turn if waiting or await store.find(self.stream, open_key(turn)) else None
 
     async def _current_turn(self) -> TurnId | None:
         store = self.runtime.store

@@ -57,10 +57,17 @@ class Transcript:
         while keep and total + self._closed[keep - 1].size_bytes <= budget_bytes:
             keep -= 1
             total += self._closed[keep].size_bytes
-        if keep:
-            self._closed = self._closed[keep:]
-            self._conversation = Conversation(turn.view for turn in self._closed)
+        self._forget(keep)
         return (self._closed[0].index, self._closed[0].first_seq) if self._closed else (None, None)
+
+    def begin_at(self, turn: int) -> None:
+        """Show nothing older than this turn: what a turn was shown when it began, it is shown until it ends."""
+        self._forget(sum(closed.index < turn for closed in self._closed))
+
+    def _forget(self, count: int) -> None:
+        if count:
+            self._closed = self._closed[count:]
+            self._conversation = Conversation(turn.view for turn in self._closed)
 
     def messages(self, records: Iterable[Record]) -> tuple[Message, ...]:
         """Everything shown, ending with the turn that these records tell of."""

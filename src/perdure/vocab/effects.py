@@ -327,8 +327,8 @@ class Envelope(Value, frozen=True):
     """One effect: validated when it is made, hashed to notice that something else is asked under the same key.
 
     Raises:
-        Error: `runtime_effect_invocation_subject`, `runtime_effect_invocation_kind` or
-            `runtime_effect_replay_required` if invocation and command do not belong together.
+        Error: `runtime_effect_invocation_subject`, `runtime_effect_invocation_kind`,
+            `runtime_effect_tool_batch_empty` or `runtime_effect_replay_required` if they do not make an effect.
     """
 
     invocation: Invocation
@@ -345,6 +345,8 @@ class Envelope(Value, frozen=True):
                 Code.RUNTIME_EFFECT_INVOCATION_KIND,
                 f"the invocation says {subject.kind.value}, the command is {self.command.kind.value}",
             )
+        if isinstance(self.command, CallTools) and self.command.batch.is_empty:
+            raise Error(Code.RUNTIME_EFFECT_TOOL_BATCH_EMPTY, "a batch of tool calls has no call in it")
         if not self.invocation.replay_key:
             raise Error(Code.RUNTIME_EFFECT_REPLAY_REQUIRED, "an effect envelope needs a replay key")
 

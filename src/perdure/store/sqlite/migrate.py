@@ -46,11 +46,16 @@ def connect(path: Path, *, synchronous: Synchronous = "FULL", read_only: bool = 
     )
     try:
         for pragma in _pragmas(synchronous, read_only):
-            connection.execute(f"PRAGMA {pragma}")
-    except sqlite3.Error:
+            _set(connection, pragma, path)
+    except BaseException:
         connection.close()
         raise
     return connection
+
+
+def _set(connection: sqlite3.Connection, pragma: str, path: Path) -> None:
+    # Even a setting reads the file first, which somebody may just be turning into a store.
+    patiently(lambda: connection.execute(f"PRAGMA {pragma}"), path)
 
 
 def _pragmas(synchronous: Synchronous, read_only: bool) -> list[str]:

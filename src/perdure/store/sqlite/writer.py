@@ -76,8 +76,9 @@ class Writer:
         self._clock = clock
         self._leases = leases
         self._counters = counters
-        self._connection: sqlite3.Connection | None = connect()
-        self._data_version = _data_version(self._connection)
+        connection = connect()
+        self._connection: sqlite3.Connection | None = connection
+        self._data_version = patiently(lambda: _data_version(connection), path)
         self._mutex = threading.Lock()
         self._wake = threading.Condition(self._mutex)
         self._queue: deque[AnyJob] = deque()
