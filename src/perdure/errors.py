@@ -30,6 +30,7 @@ class Code(StrEnum):
     SESSION_UNKNOWN = "session_unknown"
     SESSION_AGENT_CONFLICT = "session_agent_conflict"
     SESSION_BUSY = "session_busy"
+    TURN_UNKNOWN = "turn_unknown"
     TURN_EVENT_UNEXPECTED = "turn_event_unexpected"
     TURN_FAILED = "turn_failed"
     RECORD_UNKNOWN = "record_unknown"
@@ -108,6 +109,7 @@ TRAITS: Mapping[Code, Trait] = {
     Code.SESSION_UNKNOWN: _MISSING,
     Code.SESSION_AGENT_CONFLICT: _CONFLICT,
     Code.SESSION_BUSY: Trait(409, "later"),
+    Code.TURN_UNKNOWN: _MISSING,
     Code.TURN_EVENT_UNEXPECTED: _BROKEN,
     Code.TURN_FAILED: Trait(502),
     Code.RECORD_UNKNOWN: _MISSING,

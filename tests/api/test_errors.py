@@ -23,6 +23,7 @@ CODES = [
     "session_unknown",
     "session_agent_conflict",
     "session_busy",
+    "turn_unknown",
     "turn_event_unexpected",
     "turn_failed",
     "record_unknown",
@@ -117,7 +118,7 @@ def test_the_traits_of_a_code_are_ones_a_client_can_act_on(code: Code) -> None:
         (Code.REPLAY_MISMATCH, 409, "never"),
         (Code.RESULT_TIMEOUT, 504, "same"),
         (Code.STORE_FULL, 507, "later"),
-        (Code.RUNTIME_DRAINING, 503, "later"),
+        (Code.RUNTIME_CLOSED, 503, "later"),
         (Code.FORMAT_NEWER, 503, "never"),
     ],
 )

@@ -16,7 +16,7 @@ from perdure.errors import Code, Error
 from perdure.ids import BlobHash, Fence, PromiseId, Seq, StreamId, WorkerId
 from perdure.inbox.admit import Delivery
 from perdure.vocab.promises import Resolution
-from perdure.vocab.records import FORMAT, Record, Row, key_of, kind_of, write
+from perdure.vocab.records import FORMAT, Record, Row, key_of, kind_of, read, write
 
 MAX_COMMIT_BYTES = 1_048_576
 MAX_COMMIT_ROWS = 512
@@ -35,8 +35,21 @@ class Entry:
 
     @staticmethod
     def of(record: Record, *, at: int) -> Entry:
-        """Encode a record once, under the key it claims."""
-        return Entry(kind=kind_of(record), data=write(record), at=at, key=key_of(record))
+        """Encode a record once, under the key it claims.
+
+        Raises:
+            Error: `invalid_argument` for a record that could be written and never be read again.
+        """
+        data = write(record)
+        try:
+            read(data)
+        except Error as problem:
+            raise Error(
+                Code.INVALID_ARGUMENT,
+                f"a {kind_of(record)} record has a value of the wrong kind; nothing was written",
+                because=problem.because,
+            ) from None
+        return Entry(kind=kind_of(record), data=data, at=at, key=key_of(record))
 
 
 @dataclass(frozen=True, slots=True)

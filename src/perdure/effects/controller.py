@@ -23,6 +23,10 @@ from perdure.vocab.tools import DoubtPolicy, EffectClass
 DurabilityTier = Literal["inline", "durable"]
 
 
+class NotDispatched(Exception):
+    """Raised by a local executor that found the lease lapsed at the last moment. The world has noticed nothing."""
+
+
 @dataclass(frozen=True, slots=True)
 class Local:
     """The local way to perform one kind of effect."""
@@ -159,9 +163,14 @@ class JournaledController:
         """Call the world, once what must be durable is durable and the lease certainly holds."""
         if begun.care.effect != "pure":
             await self.ledger.durable()
-            while not self.ledger.lease_live():
+        while True:
+            if begun.care.effect != "pure":
+                while not self.ledger.lease_live():
+                    await self.ledger.reassert()
+            try:
+                return await _run(begun.envelope, local)
+            except NotDispatched:  # the lease lapsed while the call waited for its turn to start
                 await self.ledger.reassert()
-        return await _run(begun.envelope, local)
 
     def settle(self, begun: Begun, outcome: Outcome) -> EffectSettled:
         """Submit the outcome."""

@@ -29,6 +29,8 @@ class Cursor:
         Raises:
             Error: `invalid_cursor`.
         """
+        if not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance] - it comes from outside
+            raise Error(Code.INVALID_CURSOR, f"a cursor is text, not {type(text).__name__}")
         if not text:
             return Cursor()
         try:

@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Generator
 from contextlib import contextmanager
 
+from perdure.errors import Code, Error
 from perdure.ids import StreamId
 from perdure.observe.events import Delta
 from perdure.vocab.records import Row
@@ -17,7 +18,9 @@ QUEUE_LIMIT = 1024
 class Subscription:
     """What has happened on a stream since this observer last looked. Bounded: deltas are dropped, rows re-read."""
 
-    def __init__(self, limit: int = QUEUE_LIMIT) -> None:
+    def __init__(self, limit: int = QUEUE_LIMIT, *, live: bool = True) -> None:
+        self._live = live
+        self.closed = False
         self.items: deque[Row | Delta] = deque()
         self.limit = limit
         self.dropped = 0
@@ -26,6 +29,8 @@ class Subscription:
 
     def put(self, item: Row | Delta) -> None:
         """Take notice of something, or of having missed it."""
+        if not self._live:
+            return
         if len(self.items) < self.limit:
             self.items.append(item)
         elif isinstance(item, Delta):
@@ -39,9 +44,20 @@ class Subscription:
         self.look_again = True
         self._news.set()
 
+    def close(self) -> None:
+        """Nothing more will come."""
+        self.closed = True
+        self._news.set()
+
     async def wait(self) -> None:
-        """Until there is something to look at."""
+        """Until there is something to look at.
+
+        Raises:
+            Error: `runtime_closed` once nothing more will come.
+        """
         await self._news.wait()
+        if self.closed:
+            raise Error(Code.RUNTIME_CLOSED, "the runtime was closed while somebody watched", hint="open it again")
         self._news.clear()
 
 
@@ -50,15 +66,25 @@ class Hub:
 
     def __init__(self) -> None:
         self._watching: dict[StreamId, set[Subscription]] = {}
+        self._closed = False
+
+    def close(self) -> None:
+        """End every watching: those who wait are told."""
+        self._closed = True
+        for watchers in self._watching.values():
+            for subscription in watchers:
+                subscription.close()
 
     def watched(self, stream: StreamId) -> bool:
         """Whether anybody looks at this stream."""
         return stream in self._watching
 
     @contextmanager
-    def subscribe(self, stream: StreamId) -> Generator[Subscription]:
-        """Watch a stream for the length of a block."""
-        subscription = Subscription()
+    def subscribe(self, stream: StreamId, *, live: bool = True) -> Generator[Subscription]:
+        """Watch a stream for the length of a block; without `live`, only be told when to read the store again."""
+        subscription = Subscription(live=live)
+        if self._closed:
+            subscription.close()
         self._watching.setdefault(stream, set()).add(subscription)
         try:
             yield subscription

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 
 from perdure.codec import Json, encode, to_json
 from perdure.commit.plan import Blob, blob_of
 from perdure.errors import Code, Error
-from perdure.models.protocol import Model
+from perdure.models.protocol import Model, ModelError, ModelEvent, ModelRequest
 from perdure.models.registry import resolve
 from perdure.tools.decorator import AnyTool
 from perdure.tools.toolbox import Toolbox
+from perdure.vocab.outcomes import LlmError
 from perdure.vocab.records import Limits
 from perdure.vocab.tools import Composition
 
@@ -68,6 +69,33 @@ class Agent:
             tools=self.toolbox.contracts(),
             settings=self.settings,
         )
+
+
+def model_of(agent: Agent, name: str) -> Model:
+    """The model a turn was begun on: the agent's own while it still has that name, else whatever has it.
+
+    Raises nothing: a model nobody knows any more answers every request with an error that says so.
+    """
+    if agent.resolved.name == name:
+        return agent.resolved
+    try:
+        return resolve(name)
+    except Error as problem:
+        return MissingModel(name, problem.message)
+
+
+class MissingModel:
+    """Stands for a model that was removed while a turn needed it."""
+
+    def __init__(self, name: str, reason: str) -> None:
+        self.name = name
+        self._reason = reason
+
+    async def stream(self, request: ModelRequest) -> AsyncIterator[ModelEvent]:
+        """Refuse."""
+        message = f"the turn was begun on the model {self.name}, which this runtime does not have: {self._reason}"
+        raise ModelError(LlmError(kind="invalid", message=message))
+        yield  # pyright: ignore[reportUnreachable] - makes this a stream
 
 
 def composition_blob(composition: Composition) -> Blob:

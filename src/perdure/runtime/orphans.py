@@ -17,13 +17,8 @@ from perdure.inbox.admit import delivery
 from perdure.inbox.items import LateOutcome
 from perdure.runtime.turns import Flight, TurnDriver
 from perdure.store.protocol import Store
-from perdure.vocab.outcomes import (
-    CompletedToolCall,
-    Done,
-    InDoubt,
-    Outcome,
-    ToolCallOutcome,
-)
+from perdure.vocab.outcomes import CompletedToolCall, Done, InDoubt, Outcome, Success, ToolCallOutcome
+from perdure.vocab.records import open_key
 
 log = logging.getLogger("perdure.runtime")
 
@@ -65,12 +60,17 @@ class Orphans:
             case ToolCallOutcome(launch=Done(result=CompletedToolCall(output=InDoubt()))):
                 return
             case ToolCallOutcome(launch=Done(result=result)):
-                item = LateOutcome(call=result.call_id, id=effect, tool=result.tool_name, output=result.output)
+                output = result.output
+                if isinstance(output, Success):
+                    output = Success(value=output.value)  # an inbox carries no blobs: the head must do
+                item = LateOutcome(call=result.call_id, id=effect, tool=result.tool_name, output=output)
             case _:
                 return
         backoff = _FIRST_BACKOFF_S
         while True:
             try:
+                if await self._store.find(stream, open_key(turn)) is None:
+                    return  # the session was deleted; one of the same name is somebody else's
                 late = delivery(stream, f"late:{turn}:{effect}", item, at=self._clock.wall_ms())
                 await self._store.admit(late)
                 return

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
 
 from perdure.clock import Clock
-from perdure.codec import Json, encode
+from perdure.codec import Json, decode, encode
 from perdure.commit.plan import Blob, blob_of
+from perdure.effects.controller import NotDispatched
 from perdure.models.protocol import (
     Model,
     ModelError,
@@ -19,11 +21,11 @@ from perdure.models.protocol import (
     adopt,
 )
 from perdure.tools.context import ToolContext
-from perdure.tools.execute import ToolThreads, run_attempt, run_probe
+from perdure.tools.execute import ToolThreads, Withheld, run_attempt, run_probe
 from perdure.tools.toolbox import Prepared
 from perdure.tools.verdicts import DidNotHappen, Happened, Unknown, Verdict
 from perdure.turn.state import AskModel, RunCall, Turn
-from perdure.vocab.messages import AttachmentRef, Message
+from perdure.vocab.messages import AttachmentRef, Message, Reply
 from perdure.vocab.outcomes import (
     CompletedToolCall,
     Done,
@@ -42,6 +44,8 @@ MAX_VALUE_BYTES = 65_536
 
 MAX_KEPT_BYTES = 16_777_216
 MAX_REPLY_BYTES = 524_288
+
+MODEL_TIMEOUT_S = 600
 
 OnDelta = Callable[[str, bool], None]
 
@@ -67,13 +71,18 @@ async def ask_model(
         on_delta(text, thinking)
 
     try:
-        reply = await _stream(model, request, show)
+        async with asyncio.timeout(MODEL_TIMEOUT_S):
+            reply = await _stream(model, request, show)
+        adopted = decode(encode(adopt(reply, turn=turn.id, iteration=turn.iteration)), Reply)
+    except TimeoutError:
+        message = f"no complete reply within {MODEL_TIMEOUT_S} s"
+        error = LlmError(kind="stall", message=message, retryable=True)
+        return LlmCallOutcome(error=error, text_streamed=streamed)
     except ModelError as problem:
         return LlmCallOutcome(error=problem.error, text_streamed=streamed)
     except Exception:
         log.exception("the model client failed", extra={"turn": turn.id, "effect": owed.ref.id})
         return LlmCallOutcome(error=LlmError(kind="internal", message="the model client failed; the log has the cause"))
-    adopted = adopt(reply, turn=turn.id, iteration=turn.iteration)
     if (size := len(encode(adopted))) > MAX_REPLY_BYTES:
         message = f"the reply is {size} bytes, more than the {MAX_REPLY_BYTES} that are kept"
         return LlmCallOutcome(error=LlmError(kind="too_large", message=message))
@@ -113,11 +122,20 @@ async def run_tool(
     clock: Clock,
     *,
     deadline_at: int | None,
+    may_start: Callable[[], bool],
 ) -> ToolRun:
-    """One attempt of one tool call, over by the deadline that its intent recorded."""
+    """One attempt of one tool call, over by the deadline that its intent recorded.
+
+    Raises:
+        NotDispatched: `may_start` said no at the last moment.
+    """
     started = clock.monotonic_ms()
     left_ms = None if deadline_at is None else deadline_at - clock.wall_ms()
-    output, spilled = _spill(await run_attempt(prepared, ctx, threads=threads, left_ms=left_ms))
+    try:
+        output = await run_attempt(prepared, ctx, threads=threads, left_ms=left_ms, may_start=may_start)
+    except Withheld:
+        raise NotDispatched from None
+    output, spilled = _spill(output)
     result = CompletedToolCall(
         call_id=owed.call.id,
         tool_name=owed.call.name,

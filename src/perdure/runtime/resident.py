@@ -14,7 +14,7 @@ from perdure.errors import Code, Error
 from perdure.ids import EffectId, Seq, SessionId, StreamId, stream_names
 from perdure.inbox.items import Input, LateOutcome, Wake
 from perdure.observe.events import Cursor, Delta
-from perdure.runtime.agent import Agent, composition_blob
+from perdure.runtime.agent import Agent, composition_blob, model_of
 from perdure.runtime.envelopes import Where
 from perdure.runtime.owned import OwnedStream, rows_of
 from perdure.runtime.shared import Shared, TurnResult
@@ -34,6 +34,7 @@ from perdure.vocab.records import (
     OutcomeArrivedLate,
     Record,
     Row,
+    TurnEnded,
     TurnOpened,
 )
 
@@ -50,6 +51,7 @@ class Resident:
         self.stream: StreamId = claim.stream
         self.state = SessionState()
         self.driver: TurnDriver | None = None
+        self.stopping = False
         self._shared = shared
         self._claim = claim
         self._transcript = Transcript()
@@ -128,10 +130,10 @@ class Resident:
         self._take_news(waiting)
         agent = self._agent()
         if self.state.open_turn is not None:
-            await self._drive(agent, await self._resumed())
+            await self._resume(agent)
             return True
         item = next(((row, row.item) for row in waiting if isinstance(row.item, Input)), None)
-        if item is None:
+        if item is None or self.stopping:
             await self._owned.durable()
             self._taken.clear()
             return False
@@ -192,6 +194,20 @@ class Resident:
         self._owned.submit(said, record, consume=(row.id,))
         return opened(record, composition), record, [*before, said, record]
 
+    async def _resume(self, agent: Agent) -> None:
+        try:
+            start = await self._resumed()
+        except Error as problem:
+            if problem.code is not Code.BLOB_UNKNOWN or self.state.open_turn is None:
+                raise
+            message = "what the turn was begun with is not in the store any more"
+            ended = TurnEnded(turn=self.state.open_turn, status="stopped", reason="composition_lost", message=message)
+            self._owned.submit(ended)
+            await self._owned.durable()
+            self._shared.results.tell(TurnResult.of(ended, None))
+        else:
+            await self._drive(agent, start)
+
     async def _resumed(self) -> tuple[Turn, TurnOpened, list[Record]]:
         records = [*self._transcript.open, *self._owned.undurable()]
         start = next(record for record in records if isinstance(record, TurnOpened))
@@ -205,7 +221,7 @@ class Resident:
         turn, record, records = start
         tenant, _, session = stream_names(self.stream)
         where = Where(tenant, SessionId(session), record.composition)
-        driver = TurnDriver(turn, records, where, self._owned, self._around(agent))
+        driver = TurnDriver(turn, records, where, self._owned, self._around(agent, turn))
         if request := cancel_of(self.state, turn.id):
             driver.learn(request)
         self.driver = driver
@@ -216,10 +232,10 @@ class Resident:
         self.driver = None
         self._shared.results.tell(TurnResult.of(ended, last_reply(driver.records)))
 
-    def _around(self, agent: Agent) -> Surroundings:
+    def _around(self, agent: Agent, turn: Turn) -> Surroundings:
         shared = self._shared
         return Surroundings(
-            model=agent.resolved,
+            model=model_of(agent, turn.composition.model),
             toolbox=agent.toolbox,
             threads=shared.threads,
             clock=shared.clock,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Coroutine, Iterable
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from typing import Self, TypeVar
 
@@ -25,6 +26,7 @@ from perdure.tools.execute import ToolThreads
 T = TypeVar("T")
 
 WATCH_S = 0.025
+MIN_LEASE_S = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +40,14 @@ class Tuning:
     clock: Clock = field(default_factory=SystemClock)
     lease_s: float = 10.0
     drain_s: float = 10.0
+
+    def __post_init__(self) -> None:
+        if not self.lease_s >= MIN_LEASE_S or not self.drain_s >= 0:
+            raise Error(
+                Code.INVALID_ARGUMENT,
+                f"lease_s={self.lease_s} and drain_s={self.drain_s} cannot work",
+                because=f"a lease must last at least {MIN_LEASE_S} s, and draining cannot take less than no time",
+            )
 
 
 class Runtime:
@@ -86,16 +96,19 @@ class Runtime:
     # --- life
 
     async def __aenter__(self) -> Self:
+        if self._state != "new":
+            raise Error(Code.RUNTIME_CLOSED, "a runtime can be opened once", hint="make a new one")
         await self.store.open()
         self._pid = os.getpid()
         self._state = "open"
         try:
+            version = await self.store.version()
             if self._wants_worker:
                 await self._start_worker()
         except BaseException:
             await self.store.close()
             raise
-        self._tasks.append(asyncio.create_task(self._watch(), name="perdure:watch"))
+        self._tasks.append(asyncio.create_task(self._watch(version), name="perdure:watch"))
         return self
 
     async def _start_worker(self) -> None:
@@ -116,32 +129,38 @@ class Runtime:
         self.worker = Worker(shared, renew_s=self._tuning.lease_s * 0.3)
         self._tasks.append(asyncio.create_task(self.worker.run(), name="perdure:worker"))
 
-    async def _watch(self) -> None:
+    async def _watch(self, last: int) -> None:
         """Notice what other processes commit."""
-        last: int | None = None
         while True:
             await asyncio.sleep(WATCH_S)
             try:
                 version = await self.store.version()
             except Error:
                 continue
-            if last is not None and version != last:
+            if version != last:
                 self.hub.stir()
                 if self.worker:
                     self.worker.changed()
             last = version
 
     async def __aexit__(self, *exc: object) -> None:
-        await self.drain()
+        async with AsyncExitStack() as ending:  # every step happens, whatever becomes of the others; last first
+            ending.push_async_callback(self.store.close)
+            ending.callback(self._threads.close)
+            if self.worker:
+                ending.push_async_callback(self.store.retire, self.worker_id)
+            ending.push_async_callback(self._stop_tasks)
+            try:
+                await self.drain()
+            finally:
+                self._state = "closed"
+
+    async def _stop_tasks(self) -> None:
+        self.hub.close()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._tasks.clear()
-        if self.worker:
-            await self.store.retire(self.worker_id)
-        self._threads.close()
-        await self.store.close()
-        self._state = "closed"
 
     async def drain(self, timeout: float | None = None) -> None:
         """Take no more work; let running turns finish, then hand the rest over with its doubts recorded."""
@@ -223,6 +242,10 @@ class Runtime:
         )
 
     # --- between sessions and the worker
+
+    def has_in_hand(self, stream: StreamId) -> bool:
+        """Whether this runtime's worker holds the session in memory."""
+        return self.worker is not None and stream in self.worker.serving.residents
 
     def nudge(self, stream: StreamId, claim: Claim | None = None) -> None:
         """A stream has new work."""

@@ -52,6 +52,8 @@ class Serving:
         if stream in self._tasks:
             self._again.add(stream)
             return
+        if not self.free and claim is None:
+            return  # the next scan finds it again
         task = self._tasks[stream] = asyncio.create_task(self._serve(stream), name=f"perdure:serve:{stream}")
         task.add_done_callback(lambda _: self._served(stream))  # also when it is cancelled before it begins
 
@@ -118,14 +120,18 @@ class Serving:
 
     def forget(self, stream: StreamId) -> None:
         """The stream is gone: stop serving it."""
-        self.residents.pop(stream, None)
+        resident = self.residents.pop(stream, None)
         self.unknown_agents.discard(stream)
         if task := self._tasks.get(stream):
             task.cancel()
+        if resident and resident.driver:
+            resident.driver.abandon()
 
     async def close(self, timeout_s: float) -> None:
         """Let turns finish for a while, then hand over what is left."""
         self.closed = True
+        for resident in self.residents.values():
+            resident.stopping = True
         if self._tasks:
             await asyncio.wait(tuple(self._tasks.values()), timeout=timeout_s)
         for stream, task in tuple(self._tasks.items()):

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Literal
 from perdure.codec import check_text
 from perdure.commit.plan import Entry
 from perdure.errors import Code, Error
-from perdure.ids import InputId, Seq, SessionId, StreamId, TurnId, session_stream
+from perdure.ids import InputId, Seq, SessionId, StreamId, TurnId, check_id, session_stream
 from perdure.inbox.admit import Admitted, Conflict, Duplicate, delivery
 from perdure.inbox.items import Input
 from perdure.observe.events import Cursor, Delta, Event, Fact
 from perdure.observe.follow import follow
+from perdure.observe.hub import Subscription
 from perdure.observe.why import Why, explain
 from perdure.runtime.clock import short_id, uuid7
 from perdure.runtime.resident import last_reply
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from perdure.runtime.runtime import Runtime
 
 MAX_INPUT_BYTES = 262_144
+MAX_REASON_BYTES = 4096
 
 CancelOutcome = Literal["requested", "already_requested", "completion_won", "unknown"]
 
@@ -61,7 +63,7 @@ class Sent:
         """
         try:
             async with asyncio.timeout(timeout):
-                return await self.session.wait_for(self.turn)
+                return await self.session.wait_for(self.turn, known=True)
         except TimeoutError:
             raise Error(
                 Code.RESULT_TIMEOUT,
@@ -88,31 +90,34 @@ class Sent:
 
     async def _before(self) -> str:
         """A place before the turn's first record: its input stands right before its opening, late news aside."""
-        opened = await self.session.runtime.store.find(self.session.stream, open_key(self.turn))
+        store, stream = self.session.runtime.store, self.session.stream
+        info = await store.stream(stream)  # first: if the turn opens meanwhile, it opens behind this
+        opened = await store.find(stream, open_key(self.turn))
         if opened:
             return str(Cursor(Seq(max(0, opened.seq - 2))))
-        info = await self.session.runtime.store.stream(self.session.stream)
         return str(Cursor(info.last_seq if info else Seq(0)))
 
     async def text_stream(self) -> AsyncIterator[str]:
-        """The text of the turn's replies as it is written.
+        """The text of the turn's replies as it is written, each on a line of its own.
 
-        A reply that broke off is followed by a line break and the whole new one; text missed by a slow reader is
-        filled in from the saved reply.
+        A reply that broke off is followed by the whole new one; text missed by a slow reader is filled in from the
+        saved reply.
         """
-        shown, of = "", None
+        shown, of, said = "", None, False
         async for event in self.events():
             match event:
                 case Delta(effect=effect, thinking=False, text=text):
-                    if effect != of and shown:
+                    if effect != of and (shown or said):
                         yield "\n"
+                    said = said and effect == of
                     shown, of = (text if effect != of else shown + text), effect
                     yield text
                 case Fact(record=EffectSettled(id=effect, outcome=LlmCallOutcome(reply=Reply() as reply))):
-                    if effect != of and shown:
+                    if effect != of and reply.text and (shown or said):
                         yield "\n"
                     shown = shown if effect == of else ""
                     yield reply.text[len(shown) :] if reply.text.startswith(shown) else f"\n{reply.text}"
+                    said = said or bool(reply.text)
                     shown, of = "", None
                 case _:
                     pass
@@ -154,12 +159,15 @@ class Session:
         """
         rt = self.runtime
         rt.check_usable()
+        if key is not None:
+            check_id(key, what="the input key")
         now = rt.clock.wall_ms()
         unique = uuid7(now)
         item = Input(input=InputId(short_id("in", now)), turn=TurnId(unique), parts=(_checked(text),), key=key or "")
         source = f"key:{key}" if key else f"in:{unique}"
         new = delivery(self.stream, source, item, at=now, agent=self._agent)
-        claim_for = rt.worker_id if rt.worker and self.stream not in rt.worker.serving.residents else None
+        serves = rt.worker is not None and self._agent in rt.agents
+        claim_for = rt.worker_id if serves and not rt.has_in_hand(self.stream) else None
         match await rt.store.admit(new, claim_for=claim_for):
             case Admitted(fence=fence):
                 claim = Claim(self.stream, fence, Seq(0)) if fence is not None else None
@@ -179,24 +187,39 @@ class Session:
     # --- watching
 
     def events(self, after: str = "") -> AsyncIterator[Event]:
-        """Everything after a cursor, endlessly: durable facts, live deltas, explicit gaps."""
-        return follow(self.runtime.store, self.runtime.hub, self.stream, Cursor.parse(after))
+        """Everything after a cursor, endlessly: durable facts, live deltas, explicit gaps.
 
-    async def wait_for(self, turn: TurnId) -> TurnResult:
-        """The end of a turn, wherever it runs."""
+        Raises:
+            Error: `invalid_cursor`; once iterated, `session_unknown` for a session that was expected to exist, and
+                `runtime_closed` when the runtime closes.
+        """
+        return self._events(Cursor.parse(after))
+
+    async def _events(self, after: Cursor) -> AsyncIterator[Event]:
+        rt = self.runtime
+        if self._agent is None and await rt.store.stream(self.stream) is None:
+            raise _unknown(self.id)
+        async for event in follow(rt.store, rt.hub, self.stream, after):
+            yield event
+
+    async def wait_for(self, turn: TurnId, *, known: bool = False) -> TurnResult:
+        """The end of a turn, wherever it runs.
+
+        Raises:
+            Error: `turn_unknown`, `session_unknown`, or `runtime_closed` when the runtime closes first.
+        """
         rt = self.runtime
         here = rt.results.wait_for(turn)
         try:
-            with rt.hub.subscribe(self.stream) as news:
-                while True:
-                    if here.done():
-                        return here.result()
+            with rt.hub.subscribe(self.stream, live=False) as news:
+                while not here.done():
                     if (found := await self._ended(turn)) is not None:
                         return found
-                    waiting = asyncio.ensure_future(news.wait())
-                    await asyncio.wait({here, waiting}, return_when=asyncio.FIRST_COMPLETED)
-                    waiting.cancel()
-                    news.items.clear()
+                    if not known and await self._known(turn) is None:
+                        raise Error(Code.TURN_UNKNOWN, f"session {self.id!r} has no turn {turn!r}", turn=turn)
+                    await _either(here, news)
+                    known = False  # the session may have been deleted, and another one been given its name
+                return here.result()
         finally:
             rt.results.forget(turn)
 
@@ -242,6 +265,8 @@ class Session:
     async def cancel(self, turn: TurnId | None = None, *, reason: str = "", origin: str = "api") -> CancelOutcome:
         """Ask for a turn to end: the one that runs, or the next in line. Completion may win the race."""
         self.runtime.check_usable()
+        for what, text in (("the turn", turn or ""), ("the reason", reason), ("the origin", origin)):
+            _short_text(text, what)
         target = await self._known(turn) if turn else await self._current_turn()
         if target is None:
             return "unknown"
@@ -284,6 +309,13 @@ class Session:
         return f"Session({self.id!r})"
 
 
+def _short_text(text: object, what: str) -> None:
+    if not isinstance(text, str):
+        raise Error(Code.INVALID_ARGUMENT, f"{what} must be text, not {type(text).__name__}")
+    if len(check_text(text, where=what).encode()) > MAX_REASON_BYTES:
+        raise Error(Code.INPUT_TOO_LARGE, f"{what} is too long", because=f"the limit is {MAX_REASON_BYTES} bytes")
+
+
 def _checked(text: object) -> Text:
     if not isinstance(text, str):
         raise Error(Code.INVALID_ARGUMENT, f"an input must be text, not {type(text).__name__}")
@@ -298,6 +330,18 @@ def _checked(text: object) -> Text:
             hint="store large content elsewhere and give the agent a tool that reads it",
         )
     return Text(text=text)
+
+
+async def _either(here: asyncio.Future[TurnResult], news: Subscription) -> None:
+    """Until the turn has ended in this process, or something has happened to look at."""
+    waiting = asyncio.ensure_future(news.wait())
+    try:
+        await asyncio.wait({here, waiting}, return_when=asyncio.FIRST_COMPLETED)
+        if waiting.done():
+            waiting.result()
+    finally:
+        waiting.cancel()
+    news.items.clear()
 
 
 def _unknown(id: SessionId) -> Error:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from perdure.clock import Clock
 from perdure.commit.plan import Blob, ClearTimer, SetTimer
@@ -34,6 +34,8 @@ from perdure.vocab.outcomes import (
     Failed,
     Failure,
     InDoubt,
+    LlmCallOutcome,
+    LlmError,
     NotRun,
     Outcome,
     SleepOutcome,
@@ -83,6 +85,10 @@ class Flight:
     def effect(self) -> EffectClass:
         """The effect's class."""
         return self.begun.care.effect
+
+    def start(self) -> None:
+        """The world is about to notice."""
+        self.dispatched = True
 
     def stop(self) -> None:
         """Ask it to stop: by its token first, then by cancelling its task."""
@@ -184,11 +190,15 @@ class TurnDriver:
             self.flights.pop(flight.id, None)
             if flight.outcome is None or flight.id not in {_id(item) for item in owed(self.turn)}:
                 continue
-            if flight.spilled:
-                self._owned.blob(flight.spilled)
             if isinstance(flight.owed, Wait):
                 self._owned.timer(ClearTimer(flight.id))
-            self._controller.settle(flight.begun, flight.outcome)
+            self._settle(flight, flight.outcome)
+
+    def _settle(self, flight: Flight, outcome: Outcome) -> None:
+        """Record an outcome, with the bytes it refers to."""
+        if flight.spilled:
+            self._owned.blob(flight.spilled)
+        self._controller.settle(flight.begun, outcome)
 
     def _begin_owed(self) -> None:
         """Begin everything that is owed; something settled on the spot may make something else owed."""
@@ -200,8 +210,6 @@ class TurnDriver:
                     self.submit(item.ended)
                 elif item.ref.id not in self.flights:
                     begun = self._begin(item) or begun
-                    if begun:
-                        break
         for stray in self.flights.keys() - {_id(item) for item in owed(self.turn)}:
             self._drop(self.flights[stray])
 
@@ -242,7 +250,6 @@ class TurnDriver:
 
     async def _fly(self, flight: Flight, runner: Callable[[Flight], Awaitable[Outcome]]) -> None:
         async def run(_: Envelope) -> Outcome:
-            flight.dispatched = True
             return await runner(flight)
 
         try:
@@ -254,8 +261,18 @@ class TurnDriver:
             log.exception("an effect could not be performed", extra={"turn": self.turn.id, "effect": flight.id})
             self.refused(Error(Code.TURN_FAILED, f"effect {flight.id} broke off", because=type(problem).__name__))
         finally:
+            if flight.outcome is None and not flight.cancellation.cancelled and self.refusal is None:
+                self._broke_off(flight)
             self._landed.append(flight)
             self._news.set()
+
+    def _broke_off(self, flight: Flight) -> None:
+        """It ended without a word, and nobody had stopped it: somebody else's code cancelled itself."""
+        if isinstance(flight.owed, AskModel):
+            message = "the model client ended without an answer"
+            flight.outcome = LlmCallOutcome(error=LlmError(kind="internal", message=message))
+        else:
+            self.refused(Error(Code.TURN_FAILED, f"effect {flight.id} ended without an outcome"))
 
     def unconfirmed_once(self) -> tuple[tuple[EffectId, Outcome], ...]:
         """Outcomes of `once` calls that the store has not confirmed: known here, and nowhere else."""
@@ -293,6 +310,7 @@ class TurnDriver:
             return True
 
         async def run(flight: Flight) -> Outcome:
+            flight.start()
             certain = await self._nobody_can_still_do_it(item)
             ctx = self._context(item, prepared, flight)
             return await ask_outside(prepared, ctx, self._around.threads, certain=certain)
@@ -300,15 +318,17 @@ class TurnDriver:
         return self._start(item, described, Care(effect="pure"), run)
 
     async def _nobody_can_still_do_it(self, item: Probe) -> bool:
-        """Whether a call in doubt can certainly not take effect any more."""
+        """Whether a call in doubt can certainly not take effect any more.
+
+        Its worker is dead, or recorded itself that the body had ended. A deadline alone is no proof: a worker that was
+        frozen past it goes on where it stood when it thaws.
+        """
         doubt = item.doubt
         if doubt.left_running and doubt.reason == "drained":
             return False  # that worker has retired, but its process may live on with the call in it
         if item.worker != self.worker and await self._around.is_dead(item.worker):
             return True
-        if doubt.left_running:
-            return False
-        return item.deadline_at is not None and self._around.clock.wall_ms() >= item.deadline_at
+        return doubt.reason in ("timeout", "drained") and not doubt.left_running
 
     def _begin_wait(self, item: Wait, described: Envelope) -> bool:
         due_at = item.due_at
@@ -354,7 +374,17 @@ class TurnDriver:
             ctx = self._context(item, prepared, flight)
             deadline_at = flight.begun.care.deadline_at
             around = self._around
-            done = await run_tool(item, prepared, ctx, around.threads, around.clock, deadline_at=deadline_at)
+            pure = flight.effect == "pure"
+
+            def may_start() -> bool:
+                if flight.cancellation.cancelled or not (pure or self.lease_live()):
+                    return False
+                flight.start()
+                return True
+
+            done = await run_tool(
+                item, prepared, ctx, around.threads, around.clock, deadline_at=deadline_at, may_start=may_start
+            )
             flight.spilled = done.spilled
             return done.outcome
 
@@ -390,14 +420,21 @@ class TurnDriver:
         for ref, call in unanswered(self.turn):
             flight = self.flights.get(ref.id)
             if flight is not None and flight.outcome is not None:
-                self._controller.settle(flight.begun, flight.outcome)
-                continue
-            output = _cut_short(flight, call.doubt)
-            self._controller.record(settlement(ref, call.request, output))
+                self._settle(flight, flight.outcome)
+            elif call.doubt is not None:
+                unknown = DurableStepOutcome(value={"verdict": "unknown", "reason": "the turn was cancelled"})
+                self._controller.record(EffectSettled(id=replace(ref, tail="probe").id, outcome=unknown))
+            else:
+                self._controller.record(settlement(ref, call.request, _cut_short(flight, call.failures)))
         self.flights.clear()
         self._landed.clear()
         reason = self.turn.cancel.reason if self.turn.cancel else ""
         self.submit(stopped(self.turn, "cancelled", reason or "cancelled on request"))
+
+    def abandon(self) -> None:
+        """The session is gone: stop what runs, and record nothing."""
+        for flight in self.flights.values():
+            flight.stop()
 
     async def halt(self) -> None:
         """Ask everything under way to stop, and give it a moment."""
@@ -415,7 +452,7 @@ class TurnDriver:
         for ref, call in unanswered(self.turn):
             flight = self.flights.get(ref.id)
             if flight is not None and flight.outcome is not None:
-                self._controller.settle(flight.begun, flight.outcome)
+                self._settle(flight, flight.outcome)
             elif flight is not None and flight.dispatched and flight.effect == "once":
                 message = "the worker was stopped while the call ran"
                 doubt = InDoubt(reason="drained", message=message, left_running=left_running)
@@ -427,10 +464,11 @@ def _id(item: Owed) -> EffectId | None:
     return None if isinstance(item, EndTurn) else item.ref.id
 
 
-def _cut_short(flight: Flight | None, doubt: InDoubt | None) -> ToolOutput:
+def _cut_short(flight: Flight | None, failures: int) -> ToolOutput:
     """How a call ended that was stopped: unknown if it may have taken effect, not run if it never left."""
-    if doubt is not None:
-        return doubt
+    if failures and (flight is None or not flight.dispatched):
+        message = "the turn was cancelled before the next attempt; the attempts before it failed"
+        return Failed(failure=Failure(code="tool_cancelled", message=message, failure_class="cancelled"))
     if flight is None or not flight.dispatched:
         return NotRun(reason="the turn was cancelled")
     if flight.effect in ("once", "resumable"):

@@ -27,31 +27,35 @@ class Worker:
         self._shared = shared
         self._renew_s = renew_s
         self._changed = asyncio.Event()
+        self._stopped = False
         self.serving = Serving(shared)
 
     async def run(self) -> None:
-        """Look for work until stopped."""
+        """Keep the lease and look for work, until drained. While draining it keeps the lease and takes no work."""
         loop = asyncio.get_running_loop()
         next_renewal = loop.time()
-        while not self.serving.closed:
+        while not self._stopped:
             changed = self._changed.is_set()
             self._changed.clear()
             try:
                 if loop.time() >= next_renewal:
                     next_renewal = loop.time() + self._renew_s
                     await self._shared.store.renew(self._shared.worker)
-                await self._scan()
+                if not self.serving.closed:
+                    await self._scan()
                 if changed:
                     await self.serving.look()
             except Error as problem:  # the store is away: it may come back
                 log.warning("%s", problem)
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._changed.wait(), min(SCAN_S, self._renew_s))
+                async with asyncio.timeout(min(SCAN_S, self._renew_s)):
+                    await self._changed.wait()
 
     async def _scan(self) -> None:
         shared, serving = self._shared, self.serving
         limit = serving.free + len(serving.unknown_agents)
-        for stream in await shared.store.claimable(shared.worker, limit=limit, now=shared.clock.wall_ms()):
+        now = shared.clock.wall_ms()
+        for stream in await shared.store.claimable(shared.worker, limit=limit, now=now, tenant=shared.tenant):
             serving.poke(stream)
 
     def changed(self) -> None:
@@ -64,6 +68,6 @@ class Worker:
 
     async def drain(self, timeout_s: float) -> None:
         """Take no more work, let turns finish for a while, then hand over what is left."""
-        self.serving.closed = True
-        self._changed.set()
         await self.serving.close(timeout_s)
+        self._stopped = True
+        self._changed.set()

@@ -206,8 +206,11 @@ class Store(Protocol):
         """
         ...
 
-    async def claimable(self, worker: WorkerId, *, limit: int, now: int) -> tuple[StreamId, ...]:
+    async def claimable(
+        self, worker: WorkerId, *, limit: int, now: int, tenant: Tenant | None = None
+    ) -> tuple[StreamId, ...]:
         """Streams with work that this worker may drive: nobody alive holds them, or it holds them itself, idle.
+        With a tenant, only that tenant's.
 
         Work is an inbox row, a due timer, or a turn left unfinished (`active`) by a worker that is gone.
         """

@@ -47,27 +47,51 @@ class TimedOut:
     late: Ended | None = None
 
 
+class Withheld(Exception):
+    """The call may not start any more. Nothing of it has run."""
+
+
+def _always() -> bool:
+    return True
+
+
 async def run_attempt(
-    prepared: Prepared, ctx: ToolContext[object], *, threads: ToolThreads, left_ms: int | None = None
+    prepared: Prepared,
+    ctx: ToolContext[object],
+    *,
+    threads: ToolThreads,
+    left_ms: int | None = None,
+    may_start: Callable[[], bool] = _always,
 ) -> ToolOutput:
     """Run one attempt and say how it ended.
+
+    `may_start` is asked as the very last thing before the tool's own function is called, on whatever thread that
+    happens and however long the call had to queue for it; if it says no, `Withheld` is raised and nothing has run.
 
     `left_ms` is what is left of the deadline that was recorded with the call's intent: no call outlives that moment,
     because others may conclude from it that nobody is doing it any more.
     On timeout and when the caller is cancelled, the tool is told (`ctx.cancellation`, and cancellation of an async
-    body), gets a grace of 50 ms, and is left behind if it ignores that. Only the caller's own cancellation is raised.
+    body), gets a grace of 50 ms, and is left behind if it ignores that. What it says within the grace counts; otherwise
+    the caller's own cancellation is raised.
     """
     tool = prepared.tool
     arguments = dict(prepared.arguments)
     if tool.arguments.context is not None:
         arguments[tool.arguments.context] = ctx
-    call = functools.partial(tool.function, **arguments)
+
+    def call() -> object:
+        if not may_start():
+            raise Withheld
+        return tool.function(**arguments)
+
     limit_ms = prepared.durability.timeout_ms if left_ms is None else left_ms
     if limit_ms is not None and limit_ms <= 0:
         return _timed_out(TimedOut(NotStarted("its time was over before it could start")), prepared, ctx)
     ended = await _run(call, tool.is_async, ctx, threads, limit_ms)
     if isinstance(ended, TimedOut):
         return _timed_out(ended, prepared, ctx)
+    if isinstance(ended, Raised) and isinstance(ended.error, Withheld):
+        raise Withheld
     return _output(ended, prepared, ctx)
 
 
@@ -183,12 +207,24 @@ async def _watch(body: _Body, ctx: ToolContext[object], deadline: float | None) 
         await asyncio.wait({body.future}, timeout=left)
     except asyncio.CancelledError:
         await _stop(body, ctx)
+        if _said_something(body.future):
+            if (task := asyncio.current_task()) is not None:
+                task.uncancel()
+            return _end_of(body.future)
         raise
     if body.future.done():
         return _end_of(body.future)
     await _stop(body, ctx)
     late = _end_of(body.future) if body.future.done() else None
     return TimedOut(None if isinstance(late, Returned) and inspect.isawaitable(late.value) else late)
+
+
+def _said_something(future: asyncio.Future[Ended]) -> bool:
+    """Whether a stopped call told how it ended, rather than only that it was stopped."""
+    if not future.done() or future.cancelled():
+        return False
+    ended = future.result()
+    return isinstance(ended, Returned) or (isinstance(ended, Raised) and isinstance(ended.error, ToolError))
 
 
 async def _stop(body: _Body, ctx: ToolContext[object]) -> None:

@@ -24,6 +24,10 @@ class ToolHints(Value, frozen=True):
     concurrency_class: str | None = None
 
 
+LONGEST_DELAY_MS = 7 * 24 * 3_600_000
+"""Nobody waits longer than a week for an attempt, whatever a failure asks for."""
+
+
 class RetryPolicy(Value, frozen=True):
     """When a failed attempt may be tried again, and how long to wait before it.
 
@@ -39,7 +43,7 @@ class RetryPolicy(Value, frozen=True):
     def delay_ms(self, failed_attempts: int, after_ms: int | None) -> int:
         """Exponential from the base, capped; never earlier than the failure itself asked for."""
         backoff = min(self.base_delay_ms * 2 ** max(0, failed_attempts - 1), self.max_delay_ms)
-        return max(backoff, after_ms or 0)
+        return min(max(backoff, after_ms or 0), LONGEST_DELAY_MS)
 
 
 class Durability(Value, frozen=True):

@@ -14,7 +14,7 @@ from perdure.errors import Error
 from perdure.tools.context import ToolContext
 from perdure.tools.decorator import AnyTool, tool
 from perdure.tools.errors import OutcomeUnknown, ToolError
-from perdure.tools.execute import INTERNAL_ERROR, run_attempt, run_probe
+from perdure.tools.execute import INTERNAL_ERROR, Withheld, run_attempt, run_probe
 from perdure.tools.threads import ToolThreads
 from perdure.tools.verdicts import DidNotHappen, Happened, Unknown, Verdict
 from perdure.vocab.outcomes import Failed, InDoubt, NotRun, Success
@@ -390,11 +390,9 @@ async def test_a_coroutine_that_is_returned_and_runs_too_long_is_stopped(
 # --- the caller goes away
 
 
-@both
 @pytest.mark.usefixtures("patient")
-async def test_only_the_callers_own_cancellation_is_raised(is_async: bool, threads: ToolThreads) -> None:
+async def test_only_the_callers_own_cancellation_is_raised(threads: ToolThreads) -> None:
     started, told = asyncio.Event(), list[str]()
-    loop = asyncio.get_running_loop()
 
     async def slow(ctx: ToolContext) -> None:
         started.set()
@@ -403,21 +401,48 @@ async def test_only_the_callers_own_cancellation_is_raised(is_async: bool, threa
         finally:
             told.append(f"cancelled={ctx.cancellation.cancelled}")
 
-    def slow_sync(ctx: ToolContext) -> None:
-        stop = threading.Event()
-        ctx.cancellation.add_callback(stop.set)
-        loop.call_soon_threadsafe(started.set)
-        stop.wait(20)
-        told.append(f"cancelled={ctx.cancellation.cancelled}")
-
-    one: AnyTool = tool(slow) if is_async else tool(slow_sync)
-    caller = asyncio.create_task(attempt(one, threads))
+    caller = asyncio.create_task(attempt(tool(slow), threads))
     await started.wait()
     caller.cancel()
     with pytest.raises(asyncio.CancelledError):
         await caller
     assert told == ["cancelled=True"]
     assert threads.abandoned == 0
+
+
+@pytest.mark.usefixtures("patient")
+async def test_a_stopped_tool_that_says_how_it_ended_is_believed(threads: ToolThreads) -> None:
+    started = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def slow(ctx: ToolContext) -> str:
+        stop = threading.Event()
+        ctx.cancellation.add_callback(stop.set)
+        loop.call_soon_threadsafe(started.set)
+        stop.wait(20)
+        return f"receipt 42, cancelled={ctx.cancellation.cancelled}"
+
+    caller = asyncio.create_task(attempt(tool(slow), threads))
+    await started.wait()
+    caller.cancel()
+    assert await caller == Success(value="receipt 42, cancelled=True")
+    assert threads.abandoned == 0
+
+
+@both
+async def test_a_call_that_may_not_start_any_more_is_withheld(is_async: bool, threads: ToolThreads) -> None:
+    ran: list[str] = []
+
+    async def charge() -> None:
+        ran.append("async")
+
+    def charge_sync() -> None:
+        ran.append("sync")
+
+    one: AnyTool = tool(charge) if is_async else tool(charge_sync)
+    with pytest.raises(Withheld):
+        await run_attempt(prepared(one), context(), threads=threads, may_start=lambda: False)
+    assert ran == []
 
 
 async def test_a_caller_that_leaves_twice_does_not_wait_out_the_grace(threads: ToolThreads) -> None:

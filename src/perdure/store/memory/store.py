@@ -23,7 +23,7 @@ from perdure.commit.plan import (
     recall,
 )
 from perdure.errors import Code, Error
-from perdure.ids import BlobHash, Fence, PromiseId, Seq, StreamId, Tenant, WorkerId
+from perdure.ids import BlobHash, Fence, PromiseId, Seq, StreamId, Tenant, WorkerId, stream_names
 from perdure.inbox.admit import (
     Admission,
     Admitted,
@@ -328,9 +328,12 @@ class MemoryStore:
         self._extend(worker)
         return Claim(stream.id, stream.fence, stream.last_seq, previous)
 
-    async def claimable(self, worker: WorkerId, *, limit: int, now: int) -> tuple[StreamId, ...]:
+    async def claimable(
+        self, worker: WorkerId, *, limit: int, now: int, tenant: Tenant | None = None
+    ) -> tuple[StreamId, ...]:
         """Streams with work that this worker may drive, the longest waiting first."""
-        found = [s for s in self._streams.values() if self._has_work(s, now) and self._may_drive(s, worker)]
+        streams = (s for s in self._streams.values() if tenant is None or stream_names(s.id)[0] == tenant)
+        found = [s for s in streams if self._has_work(s, now) and self._may_drive(s, worker)]
         return tuple(s.id for s in found[:limit])
 
     def _has_work(self, stream: Stream, now: int) -> bool:

@@ -156,7 +156,7 @@ WITH work (id) AS (
     UNION SELECT id FROM streams WHERE active = 1
 )
 SELECT s.stream FROM work JOIN streams AS s ON s.id = work.id
-WHERE s.format <= :format AND (
+WHERE s.format <= :format AND (:tenant IS NULL OR s.tenant = :tenant) AND (
     s.owner IS NULL
     OR (s.owner = :worker AND s.active = 0)
     OR (s.owner <> :worker AND s.owner NOT IN (SELECT value FROM json_each(:alive)))

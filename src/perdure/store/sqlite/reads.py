@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import dataclass
 
 from perdure.commit.plan import Blob, Snapshot
 from perdure.errors import Code, Error
@@ -21,10 +22,27 @@ _MAX = sys.maxsize
 _NO_LIMIT = -1
 
 
-def claimable(on: Statements, leases: Leases, worker: WorkerId, *, limit: int, now: int) -> tuple[StreamId, ...]:
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """Who looks for work, when, whose, and how much of it."""
+
+    worker: WorkerId
+    limit: int
+    now: int
+    tenant: Tenant | None
+
+
+def claimable(on: Statements, leases: Leases, asked: Asked) -> tuple[StreamId, ...]:
     """Streams with work that nobody alive holds, or that this worker holds and does not drive."""
-    alive = [row.id for row in list_workers(on) if row.id != worker and not leases.is_gone(row)]
-    values = {"now": now, "format": FORMAT, "worker": worker, "alive": json.dumps(alive), "limit": limit}
+    alive = [row.id for row in list_workers(on) if row.id != asked.worker and not leases.is_gone(row)]
+    values = {
+        "now": asked.now,
+        "format": FORMAT,
+        "worker": asked.worker,
+        "alive": json.dumps(alive),
+        "limit": asked.limit,
+        "tenant": asked.tenant,
+    }
     return tuple(stream for (stream,) in on.all("claimable", values))
 
 
