@@ -149,6 +149,13 @@ MUTANTS = [
         "tests/crash/test_zombie.py::test_a_worker_stopped_between_intent_and_dispatch_does_not_dispatch[zombie_probed]",
     ),
     Mutant(
+        "a passed deadline taken as proof that a frozen worker does nothing",
+        "runtime/turns.py",
+        'return doubt.reason in ("timeout", "drained") and not doubt.left_running',
+        "return item.deadline_at is not None and self._around.clock.wall_ms() >= item.deadline_at",
+        "tests/crash/test_zombie.py -k frozen_call",
+    ),
+    Mutant(
         "an accepted input is consumed without its record",
         "runtime/resident.py",
         "self._owned.submit(said, record, consume=(row.id,))",

@@ -237,6 +237,23 @@ def zombie_probed(ledger: Ledger) -> tuple[Model, list[AnyTool]]:
     return ScriptedModel(call("charge"), say("all done")), [charge]
 
 
+def zombie_late(ledger: Ledger) -> tuple[Model, list[AnyTool]]:
+    """A call with a deadline that is frozen before its outside effect, and a probe that tells the truth."""
+
+    def ask(ctx: ToolContext) -> Happened | DidNotHappen:
+        return Happened() if ledger.count("charge") else DidNotHappen()
+
+    @tool(timeout="1s", probe=ask)
+    async def charge(ctx: ToolContext) -> str:
+        """Charge a card, a moment after the call has begun."""
+        ledger.write("begun", ctx.idempotency_key)
+        await asyncio.sleep(0.6)
+        ledger.write("charge", ctx.idempotency_key)
+        return "charged"
+
+    return ScriptedModel(call("charge"), say("all done")), [charge]
+
+
 def deploy(ledger: Ledger) -> tuple[Model, list[AnyTool]]:
     """The code before a deploy: two tools, one of them owed when the process dies."""
 
@@ -268,6 +285,7 @@ SCENARIOS: dict[str, Callable[[Ledger], tuple[Model, list[AnyTool]]]] = {
         stream_cut,
         zombie,
         zombie_probed,
+        zombie_late,
         deploy,
     )
 }

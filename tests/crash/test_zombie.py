@@ -14,7 +14,7 @@ from perdure.models.scripted import ScriptedModel, call, say
 from perdure.vocab.messages import Text
 from perdure.vocab.records import EffectSettled, OutcomeArrivedLate
 from tests.crash.harness import assert_valid_for_a_provider, is_stopped, start, wait_until
-from tests.crash.scenarios import LEASE_S, STOP_AT, Ledger, zombie, zombie_probed
+from tests.crash.scenarios import LEASE_S, SCENARIOS, STOP_AT, Ledger
 
 pytestmark = [pytest.mark.crash, pytest.mark.timeout(60)]
 
@@ -23,8 +23,7 @@ SHORT = "0.8"
 
 def successor(folder: Path, scenario: str) -> Runtime:
     """Another worker on the same file."""
-    build = {"zombie": zombie, "zombie_probed": zombie_probed}[scenario]
-    _, tools = build(Ledger(folder / "ledger"))
+    _, tools = SCENARIOS[scenario](Ledger(folder / "ledger"))
     model = ScriptedModel.by_input({"go": [call("charge"), say("all done")]}, default=[say("noted")])
     url = f"sqlite:///{folder / 's.db'}"
     return Runtime(url, agents=[Agent("a", model=model, tools=tools)], tuning=Tuning(lease_s=float(SHORT)))
@@ -99,3 +98,27 @@ async def test_a_worker_stopped_between_intent_and_dispatch_does_not_dispatch(sc
     finally:
         stopped.kill()
         stopped.join()
+
+
+async def test_a_frozen_call_is_not_made_again_although_its_deadline_passed_and_nothing_happened_yet(
+    tmp_path: Path,
+) -> None:
+    """When it thaws it goes on where it stood: a deadline proves nothing about a worker that may still be alive."""
+    ledger = Ledger(tmp_path / "ledger")
+    frozen = start("zombie_late", tmp_path, {LEASE_S: SHORT})
+    try:
+        wait_until(lambda: ledger.count("begun") == 1)
+        assert frozen.pid is not None
+        os.kill(frozen.pid, signal.SIGSTOP)
+        await asyncio.sleep(1.2)  # past the call's own deadline, and past the lease
+        async with successor(tmp_path, "zombie_late") as rt:
+            sent = await rt.existing("s").send("go", key="the-only-input")
+            assert (await sent.result(timeout=20)).status == "finished"
+            assert ledger.count("begun") == 1, "the call was made again"
+        os.kill(frozen.pid, signal.SIGCONT)
+        frozen.join(20)
+        assert ledger.count("charge") <= 1
+        assert ledger.count("begun") == 1
+    finally:
+        frozen.kill()
+        frozen.join()

@@ -37,7 +37,7 @@ class Orphans:
     def adopt(self, stream: StreamId, driver: TurnDriver) -> None:
         """Take over what a refused driver leaves: calls that still run, and outcomes that were not confirmed."""
         for effect, outcome in driver.unconfirmed_once():
-            self._spawn(self._post(stream, driver.turn.id, effect, outcome))
+            self._spawn(self.post(stream, driver.turn.id, effect, outcome))
         for flight in driver.flights.values():
             if flight.effect == "once" and flight.dispatched:
                 self._spawn(self._outlive(stream, driver.turn.id, flight))
@@ -53,9 +53,10 @@ class Orphans:
         if flight.task:
             await asyncio.wait([flight.task])
         if flight.outcome is not None:
-            await self._post(stream, turn, flight.id, flight.outcome)
+            await self.post(stream, turn, flight.id, flight.outcome)
 
-    async def _post(self, stream: StreamId, turn: TurnId, effect: EffectId, outcome: Outcome) -> None:
+    async def post(self, stream: StreamId, turn: TurnId, effect: EffectId, outcome: Outcome) -> None:
+        """Put an outcome into the inbox of the stream's owner, however long the store is away."""
         match outcome:
             case ToolCallOutcome(launch=Done(result=CompletedToolCall(output=InDoubt()))):
                 return

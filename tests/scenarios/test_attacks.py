@@ -1,0 +1,251 @@
+"""What a hostile reviewer broke once, and must not break again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+
+from perdure import Agent, Code, DidNotHappen, Error, RetryPolicy, Runtime, ToolContext, ToolError, Tuning, tool
+from perdure.commit.plan import Entry
+from perdure.ids import CallId, EffectId, InputId, TurnId
+from perdure.models.protocol import ModelEvent, ModelReply, ModelRequest
+from perdure.models.scripted import ScriptedModel, call, say
+from perdure.runtime.orphans import Orphans
+from perdure.vocab.messages import Text, ToolResult
+from perdure.vocab.outcomes import CompletedToolCall, Done, Success, ToolCallOutcome
+from perdure.vocab.records import EffectSettled, InputAdmitted
+from perdure.vocab.usage import Usage
+from tests.scenarios.conftest import Desk
+
+
+async def test_nothing_is_written_that_cannot_be_read_again(desk: Desk) -> None:
+    rt = await desk.open(ScriptedModel(say("ok")))
+    session = await rt.session("s", agent="a")
+    await session.ask("hi")
+    bad: list[Callable[[], object]] = [
+        lambda: session.cancel(reason=None),  # type: ignore[arg-type]
+        lambda: session.cancel(origin=7),  # type: ignore[arg-type]
+        lambda: session.cancel(7),  # type: ignore[arg-type]
+        lambda: session.cancel(reason="\ud800"),
+        lambda: session.cancel(reason="x" * 10_000),
+        lambda: session.send("x", key=5),  # type: ignore[arg-type]
+        lambda: session.send("x", key="k" * 2_000_000),
+        lambda: session.send("x", key="\ud800"),
+    ]
+    before = len(await session.rows())
+    for wrong in bad:
+        with pytest.raises(Error):
+            await wrong()  # type: ignore[misc]
+    assert len(await session.rows()) == before
+    assert (await session.ask("still there?")).startswith("ok")
+
+
+def test_a_record_of_the_wrong_shape_is_refused_before_it_is_written() -> None:
+    wrong = InputAdmitted(input=InputId("i"), turn=TurnId("t"), parts=(Text(text="x"),), key=5)  # type: ignore[arg-type]
+    with pytest.raises(Error) as caught:
+        Entry.of(wrong, at=0)
+    assert caught.value.code is Code.INVALID_ARGUMENT
+
+
+class Odd:
+    """A model that misbehaves in one way."""
+
+    name = "odd"
+
+    def __init__(self, misbehave: Callable[[], ModelReply]) -> None:
+        self._misbehave = misbehave
+        self.asked = 0
+
+    async def stream(self, request: ModelRequest) -> AsyncIterator[ModelEvent]:
+        self.asked += 1
+        yield self._misbehave()
+
+
+def cancels_itself() -> ModelReply:
+    raise asyncio.CancelledError
+
+
+def leaves() -> ModelReply:
+    raise GeneratorExit
+
+
+def unknown_finish() -> ModelReply:
+    return ModelReply((Text(text="hi"),), "end_turn", Usage(), "odd")  # type: ignore[arg-type]
+
+
+def no_usage() -> ModelReply:
+    return ModelReply((Text(text="hi"),), "stop", None, "odd")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("misbehave", [cancels_itself, leaves, unknown_finish, no_usage])
+async def test_a_model_that_misbehaves_stops_its_turn_and_is_asked_once(
+    desk: Desk, misbehave: Callable[[], ModelReply]
+) -> None:
+    model = Odd(misbehave)
+    rt = await desk.open(model)
+    session = await rt.session("s", agent="a")
+    result = await (await session.send("go")).result(timeout=10)
+    assert (result.status, model.asked) in (("stopped", 1), ("finished", 1))
+    assert await session.history()
+
+
+async def test_draining_keeps_the_lease(tmp_path: Path) -> None:
+    """A worker that lets its turns finish is alive: nobody may take them over meanwhile."""
+    started, ran = asyncio.Event(), list[str]()
+    url = f"sqlite:///{tmp_path / 's.db'}"
+
+    def agent(name: str) -> Agent:
+        @tool(effect="idempotent")
+        async def put() -> str:
+            """Put."""
+            ran.append(name)
+            started.set()
+            await asyncio.sleep(1.5)
+            return "put"
+
+        return Agent("a", model=ScriptedModel(call("put"), say("ok")), tools=[put])
+
+    tuning = Tuning(lease_s=0.4, drain_s=20)
+    async with Runtime(url, agents=[agent("other")], tuning=tuning):
+        async with Runtime(url, agents=[agent("first")], tuning=tuning) as rt:
+            await (await rt.session("s", agent="a")).send("go")
+            await started.wait()
+        assert ran == ["first"]
+
+
+async def test_a_closing_runtime_takes_no_new_turn_and_tells_those_who_wait(desk: Desk) -> None:
+    started, release = asyncio.Event(), asyncio.Event()
+
+    @tool(effect="pure")
+    async def hold() -> None:
+        """Hold."""
+        started.set()
+        await release.wait()
+
+    agent = Agent(
+        "a", model=ScriptedModel.by_input({"one": [call("hold"), say("1")]}, default=[say("2")]), tools=[hold]
+    )
+    async with Runtime(desk.new_store(), agents=[agent]) as rt:
+        session = await rt.session("s", agent="a")
+        await session.send("one")
+        queued = await session.send("two")
+        waiting = asyncio.create_task(queued.result())
+        await started.wait()
+        asyncio.get_running_loop().call_later(0.1, release.set)
+    with pytest.raises(Error) as caught:
+        await asyncio.wait_for(waiting, 5)
+    assert caught.value.code is Code.RUNTIME_CLOSED
+    with pytest.raises(Error) as caught:
+        await rt.__aenter__()
+    assert caught.value.code is Code.RUNTIME_CLOSED
+
+
+async def test_a_file_that_is_removed_takes_no_more_inputs(tmp_path: Path) -> None:
+    path = tmp_path / "s.db"
+    async with Runtime(f"sqlite:///{path}", agents=[Agent("a")], tuning=Tuning(drain_s=0.1)) as rt:
+        session = await rt.session("s", agent="a")
+        await session.ask("hi")
+        path.rename(tmp_path / "elsewhere.db")
+        with pytest.raises(Error) as caught:
+            await session.send("lost?")
+        assert caught.value.code is Code.STORE_UNAVAILABLE
+        (tmp_path / "elsewhere.db").rename(path)
+
+
+async def test_a_worker_without_the_agent_does_not_keep_the_session(desk: Desk) -> None:
+    async with Runtime(desk.new_store(), agents=[Agent("a", model=ScriptedModel(say("ok", exact=True)))]) as first:
+        await (await first.session("s", agent="a")).ask("hi")
+    async with Runtime(desk.new_store(), agents=[Agent("b")]) as stranger:
+        await stranger.existing("s").send("one")
+        sent = await stranger.existing("s").send("two")
+        async with Runtime(desk.new_store(), agents=[Agent("a", model=ScriptedModel(say("ok", exact=True)))]):
+            assert (await sent.result(timeout=10)).text == "ok"
+
+
+async def test_a_worker_serves_its_own_tenant_only(desk: Desk) -> None:
+    store = desk.new_store()
+    async with Runtime(store, tenant="evil", worker=False, agents=[Agent("a")]) as evil:
+        sent = await (await evil.session("s", agent="a")).send("go")
+        async with Runtime(desk.new_store(), tenant="acme", agents=[Agent("a")]):
+            with pytest.raises(Error) as caught:
+                await sent.result(timeout=0.8)
+            assert caught.value.code is Code.RESULT_TIMEOUT
+
+
+async def test_a_call_cancelled_between_two_attempts_is_not_told_as_never_run(desk: Desk) -> None:
+    failed = asyncio.Event()
+
+    @tool(effect="idempotent", retries=RetryPolicy(kind="idempotent", max_attempts=2, base_delay_ms=20_000))
+    async def put() -> None:
+        """Put."""
+        failed.set()
+        raise ToolError("busy")
+
+    rt = await desk.open(ScriptedModel(call("put"), say("ok")), put)
+    session = await rt.session("s", agent="a")
+    sent = await session.send("go")
+    await failed.wait()
+    await asyncio.sleep(0.05)
+    await session.cancel()
+    await sent.result(timeout=10)
+    told = [p for m in await session.history() for p in m.parts if isinstance(p, ToolResult)]
+    assert told[0].output["code"] == "tool_cancelled"
+
+
+async def test_a_turn_cancelled_during_a_probe_settles_each_effect_once(desk: Desk) -> None:
+    probing = asyncio.Event()
+
+    async def ask(ctx: ToolContext) -> DidNotHappen:
+        probing.set()
+        await asyncio.sleep(20)
+        return DidNotHappen()
+
+    @tool(timeout="20ms", probe=ask)
+    async def charge() -> None:
+        """Charge."""
+        await asyncio.sleep(20)
+
+    rt = await desk.open(ScriptedModel(call("charge"), say("ok")), charge)
+    session = await rt.session("s", agent="a")
+    sent = await session.send("go")
+    await probing.wait()
+    await session.cancel()
+    assert (await sent.result(timeout=10)).reason == "cancelled"
+    settled = [row.record.id for row in await session.rows() if isinstance(row.record, EffectSettled)]
+    assert sorted(settled) == sorted(set(settled))
+    told = [p for m in await session.history() for p in m.parts if isinstance(p, ToolResult)]
+    assert told[0].output["code"] == "outcome_unknown"
+
+
+async def test_a_late_outcome_of_a_deleted_session_does_not_reach_its_namesake(desk: Desk) -> None:
+    rt = await desk.open(ScriptedModel(say("ok")))
+    session = await rt.session("s", agent="a")
+    await session.ask("hi")
+    orphans = Orphans(rt.store, rt.clock)
+    result = CompletedToolCall(call_id=CallId("gone.1.0"), tool_name="pay", output=Success(value="SECRET"))
+    outcome = ToolCallOutcome(launch=Done(result=result))
+    await orphans.post(session.stream, TurnId("gone"), EffectId("c1.0.1"), outcome)
+    assert (await session.ask("next")).startswith("ok")
+    assert all(b"SECRET" not in row.data for row in await session.rows())
+
+
+@pytest.mark.parametrize("wrong", [{"lease_s": 0}, {"lease_s": -1}, {"lease_s": float("nan")}, {"drain_s": -1}])
+def test_a_tuning_that_cannot_work_is_refused(wrong: dict[str, float]) -> None:
+    with pytest.raises(Error) as caught:
+        Tuning(**wrong)  # type: ignore[arg-type]
+    assert caught.value.code is Code.INVALID_ARGUMENT
+
+
+async def test_what_does_not_exist_is_not_waited_for(desk: Desk) -> None:
+    rt = await desk.open(ScriptedModel(say("ok")))
+    session = await rt.session("s", agent="a")
+    await session.ask("hi")
+    with pytest.raises(Error) as caught:
+        await session.wait_for(TurnId("bogus"))
+    assert caught.value.code is Code.TURN_UNKNOWN
+    with pytest.raises(Error) as caught:
+        await anext(aiter(rt.existing("typo").events()))
+    assert caught.value.code is Code.SESSION_UNKNOWN
