@@ -157,6 +157,8 @@ class Runtime:
 
     async def _stop_tasks(self) -> None:
         self.hub.close()
+        if self.worker:
+            self.worker.serving.abort()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

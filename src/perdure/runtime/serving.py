@@ -127,6 +127,15 @@ class Serving:
         if resident and resident.driver:
             resident.driver.abandon()
 
+    def abort(self) -> None:
+        """Stop at once whatever an interrupted `close` left; the log knows what became of it."""
+        self.closed = True
+        for task in self._tasks.values():
+            task.cancel()
+        for resident in self.residents.values():
+            if resident.driver:
+                resident.driver.abandon()
+
     async def close(self, timeout_s: float) -> None:
         """Let turns finish for a while, then hand over what is left."""
         self.closed = True
