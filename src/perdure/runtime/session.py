@@ -16,6 +16,7 @@ from perdure.inbox.items import Input
 from perdure.observe.events import Cursor, Delta, Event, Fact
 from perdure.observe.follow import follow
 from perdure.observe.hub import Subscription
+from perdure.observe.text import TextFlow
 from perdure.observe.why import Why, explain
 from perdure.runtime.clock import short_id, uuid7
 from perdure.runtime.resident import last_reply
@@ -23,11 +24,9 @@ from perdure.runtime.shared import TurnResult
 from perdure.runtime.transcript import Transcript
 from perdure.session.fold import CODE, fold_all
 from perdure.store.protocol import Claim
-from perdure.vocab.messages import Message, Reply, Text
-from perdure.vocab.outcomes import LlmCallOutcome
+from perdure.vocab.messages import Message, Text
 from perdure.vocab.records import (
     CancelRequested,
-    EffectSettled,
     InputAdmitted,
     Row,
     TurnEnded,
@@ -103,24 +102,10 @@ class Sent:
         A reply that broke off is followed by the whole new one; text missed by a slow reader is filled in from the
         saved reply.
         """
-        shown, of, said = "", None, False
+        flow = TextFlow()
         async for event in self.events():
-            match event:
-                case Delta(effect=effect, thinking=False, text=text):
-                    if effect != of and (shown or said):
-                        yield "\n"
-                    said = said and effect == of
-                    shown, of = (text if effect != of else shown + text), effect
-                    yield text
-                case Fact(record=EffectSettled(id=effect, outcome=LlmCallOutcome(reply=Reply() as reply))):
-                    if effect != of and reply.text and (shown or said):
-                        yield "\n"
-                    shown = shown if effect == of else ""
-                    yield reply.text[len(shown) :] if reply.text.startswith(shown) else f"\n{reply.text}"
-                    said = said or bool(reply.text)
-                    shown, of = "", None
-                case _:
-                    pass
+            if text := flow.feed(event):
+                yield text
 
 
 class Session:
