@@ -7,6 +7,7 @@ import os
 import sqlite3
 import tempfile
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -213,10 +214,10 @@ def test_every_driver_error_has_a_code_of_ours(path: Path, driver_code: int, our
 
 
 def tables(script: Callable[[sqlite3.Connection], object]) -> list[tuple[str, str, str]]:
-    connection = sqlite3.connect(":memory:")
-    script(connection)
-    found = connection.execute("SELECT type, name, sql FROM sqlite_master WHERE sql IS NOT NULL ORDER BY name")
-    return [(kind, name, " ".join(sql.split())) for kind, name, sql in found]
+    with closing(sqlite3.connect(":memory:")) as connection:
+        script(connection)
+        found = connection.execute("SELECT type, name, sql FROM sqlite_master WHERE sql IS NOT NULL ORDER BY name")
+        return [(kind, name, " ".join(sql.split())) for kind, name, sql in found]
 
 
 def test_all_migrations_lead_to_the_schema_file() -> None:
@@ -238,13 +239,13 @@ def test_every_migration_file_is_listed() -> None:
 
 
 def test_every_named_query_is_valid_for_the_schema() -> None:
-    connection = sqlite3.connect(":memory:")
-    connection.executescript(schema())
-    for name, sql in QUERIES.items():
-        values = dict.fromkeys(["stream", "tenant", "kind", "name", "agent", "format", "now", "worker", "limit"], 1)
-        holes = values | {"alive": "[]"} if ":" in sql else (1,) * sql.count("?")
-        connection.execute(f"EXPLAIN {sql}", holes)
-        assert name == name.lower()
+    with closing(sqlite3.connect(":memory:")) as connection:
+        connection.executescript(schema())
+        for name, sql in QUERIES.items():
+            values = dict.fromkeys(["stream", "tenant", "kind", "name", "agent", "format", "now", "worker", "limit"], 1)
+            holes = values | {"alive": "[]"} if ":" in sql else (1,) * sql.count("?")
+            connection.execute(f"EXPLAIN {sql}", holes)
+            assert name == name.lower()
 
 
 async def test_a_file_opened_by_us_uses_a_write_ahead_log_and_full_sync(store: SqliteStore, path: Path) -> None:
