@@ -62,7 +62,6 @@ class SqliteStore:
         self._leases = Leases(clock, lease_ms, boot_id(), self._locks)
         self._writer: Writer | None = None
         self._readers: Readers | None = None
-        self._identity: tuple[int, int] | None = None
         self._forked = False
         _living.add(self)
 
@@ -78,7 +77,6 @@ class SqliteStore:
             readers.close()
             raise
         self._readers = readers
-        self._identity = _identity(self.path)
 
     def _start(self) -> Writer:
         try:
@@ -119,13 +117,6 @@ class SqliteStore:
         self._refuse_in_child()
         if self._writer is None:
             raise _not_open()
-        if _identity(self.path) != self._identity:
-            raise Error(
-                Code.STORE_UNAVAILABLE,
-                "the store file was removed or replaced while it was in use; nothing was written",
-                hint="restore the file and start again: what this process still held of the old one is lost with it",
-                path=str(self.path),
-            )
         return self._writer.submit(work, weight=weight)
 
     def _reading(self) -> Readers:
@@ -292,15 +283,6 @@ class SqliteStore:
     async def check(self) -> tuple[Diagnosis, ...]:
         """Look the store over: integrity, references, schema version, write-ahead log, stuck leases."""
         return await self._reading().bulk(lambda on: reads.check(on, self._leases))
-
-
-def _identity(path: Path) -> tuple[int, int] | None:
-    """Which file stands at a path: a write into one that is gone would be durable nowhere."""
-    try:
-        found = os.stat(path)
-    except OSError:
-        return None
-    return found.st_dev, found.st_ino
 
 
 def _not_open() -> Error:

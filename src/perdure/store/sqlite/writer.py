@@ -7,6 +7,7 @@ A job's future ends only after its transaction is durable. Nothing is ever delay
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 import sqlite3
 import threading
@@ -78,6 +79,7 @@ class Writer:
         self._counters = counters
         connection = connect()
         self._connection: sqlite3.Connection | None = connection
+        self._identity = _identity(path)
         self._data_version = patiently(lambda: _data_version(connection), path)
         self._mutex = threading.Lock()
         self._wake = threading.Condition(self._mutex)
@@ -159,6 +161,9 @@ class Writer:
         """Run one job in a transaction of its own, without waiting for anybody. False: the store is busy."""
         connection = self._connection
         assert connection is not None
+        if (gone := self._gone()) is not None:
+            job.error = gone
+            return True
         try:
             connection.execute("BEGIN IMMEDIATE")
         except sqlite3.Error as problem:
@@ -211,6 +216,8 @@ class Writer:
 
     def _commit_together(self, batch: list[AnyJob]) -> None:
         try:
+            if (gone := self._gone()) is not None:
+                raise gone
             connection = self._usable()
             patiently(lambda: connection.execute("BEGIN IMMEDIATE"), self._path)
             self._notice_others(connection)
@@ -284,6 +291,17 @@ class Writer:
                     self._in_flight -= len(jobs)
 
     # --- both
+
+    def _gone(self) -> Error | None:
+        """A commit into a file that no longer stands at its path would be durable nowhere."""
+        if _identity(self._path) == self._identity:
+            return None
+        return Error(
+            Code.STORE_UNAVAILABLE,
+            "the store file was removed or replaced while it was in use; nothing was written",
+            hint="put the file back, or start again with what is there now",
+            path=str(self._path),
+        )
 
     def _durable(self, tx: Tx, jobs: Iterable[AnyJob]) -> None:
         self._counters.commits += 1
@@ -362,6 +380,14 @@ class Writer:
                 connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
             with suppress(sqlite3.Error):
                 connection.close()
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def _data_version(connection: sqlite3.Connection) -> int:
