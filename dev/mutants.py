@@ -152,9 +152,16 @@ MUTANTS = [
     Mutant(
         "a passed deadline taken as proof that a frozen worker does nothing",
         "runtime/turns.py",
-        'return doubt.reason in ("timeout", "drained") and not doubt.left_running',
+        "return item.worker != self.worker and await self._around.is_dead(item.worker)",
         "return item.deadline_at is not None and self._around.clock.wall_ms() >= item.deadline_at",
         "tests/crash/test_zombie.py -k frozen_call",
+    ),
+    Mutant(
+        "a worker that left something running counts as dead when it retires",
+        "runtime/runtime.py",
+        "await self.store.retire(self.worker_id, loose_ends=loose)",
+        "await self.store.retire(self.worker_id)",
+        "tests/scenarios/test_attacks.py -k goes_on_after_its_runtime",
     ),
     Mutant(
         "an accepted input is consumed without its record",

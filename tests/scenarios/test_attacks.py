@@ -3,12 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
 
-from perdure import Agent, Code, DidNotHappen, Error, RetryPolicy, Runtime, ToolContext, ToolError, Tuning, tool
+from perdure import (
+    Agent,
+    Code,
+    DidNotHappen,
+    Error,
+    Happened,
+    RetryPolicy,
+    Runtime,
+    ToolContext,
+    ToolError,
+    Tuning,
+    tool,
+)
 from perdure.commit.plan import Entry
 from perdure.ids import CallId, EffectId, InputId, TurnId
 from perdure.models.protocol import ModelEvent, ModelReply, ModelRequest
@@ -249,3 +262,81 @@ async def test_what_does_not_exist_is_not_waited_for(desk: Desk) -> None:
     with pytest.raises(Error) as caught:
         await anext(aiter(rt.existing("typo").events()))
     assert caught.value.code is Code.SESSION_UNKNOWN
+
+
+@pytest.mark.parametrize("interrupted", [False, True])
+async def test_a_call_that_goes_on_after_its_runtime_is_not_made_again(tmp_path: Path, interrupted: bool) -> None:
+    """The runtime closes, its process lives on with the call in a thread, and a truthful probe says "not yet"."""
+    release, charged, started = threading.Event(), list[int](), threading.Event()
+
+    @tool(probe=lambda ctx: Happened() if charged else DidNotHappen())
+    def charge(ctx: ToolContext) -> None:
+        """Charge, some time."""
+        started.set()
+        release.wait(20)
+        charged.append(ctx.attempt)
+
+    agent = Agent("a", model=ScriptedModel(call("charge"), say("ok")), tools=[charge])
+    url = f"sqlite:///{tmp_path / 's.db'}"
+
+    async def first() -> None:
+        async with Runtime(url, agents=[agent], tuning=Tuning(drain_s=5 if interrupted else 0.05)) as rt:
+            await (await rt.session("s", agent="a")).send("go", key="k")
+            await asyncio.to_thread(started.wait, 10)
+
+    closing = asyncio.create_task(first())
+    if interrupted:
+        await asyncio.to_thread(started.wait, 10)
+        await asyncio.sleep(0.1)
+        closing.cancel()
+    await asyncio.wait([closing])
+    async with Runtime(url, agents=[agent]) as rt:
+        result = await (await rt.existing("s").send("go", key="k")).result(timeout=15)
+        assert result.status == "finished"
+        release.set()
+        async with asyncio.timeout(5):
+            while not charged:  # noqa: ASYNC110 - a thread decides
+                await asyncio.sleep(0.01)
+    assert charged == [1]
+
+
+async def test_a_drained_runtime_that_still_sends_does_not_keep_the_session(desk: Desk) -> None:
+    agent = Agent("a", model=ScriptedModel(say("ok", exact=True)))
+    async with Runtime(desk.new_store(), agents=[agent]) as old:
+        session = await old.session("s", agent="a")
+        await session.ask("hi")
+        await old.drain(0.1)
+        async with Runtime(desk.new_store(), agents=[agent]):
+            assert (await (await session.send("after the drain")).result(timeout=10)).text == "ok"
+
+
+async def test_draining_begins_nothing_new_however_many_calls_wait_for_a_thread(tmp_path: Path) -> None:
+    release, ran = threading.Event(), list[str]()
+
+    @tool
+    def charge(ctx: ToolContext) -> None:
+        """Charge."""
+        ran.append(ctx.session_id)
+        release.wait(10)
+
+    agent = Agent("a", model=ScriptedModel(call("charge"), say("ok")), tools=[charge])
+    async with Runtime(f"sqlite:///{tmp_path / 's.db'}", agents=[agent], tuning=Tuning(drain_s=0.1)) as rt:
+        for n in range(40):
+            await (await rt.session(f"s{n}", agent="a")).send("go")
+        async with asyncio.timeout(10):
+            while len(ran) < 32:  # noqa: ASYNC110 - threads decide
+                await asyncio.sleep(0.01)
+    assert len(ran) == 32, "the threads that were given up must not take up what waited"
+    release.set()
+
+
+async def test_the_result_of_a_turn_that_was_deleted_is_not_waited_for(desk: Desk) -> None:
+    rt = await desk.open(ScriptedModel(say("ok")))
+    session = await rt.session("s", agent="a")
+    sent = await session.send("go")
+    await sent.result(timeout=10)
+    await session.delete()
+    await (await rt.session("s", agent="a")).ask("somebody else")
+    with pytest.raises(Error) as caught:
+        await sent.result(timeout=10)
+    assert caught.value.code is Code.TURN_UNKNOWN

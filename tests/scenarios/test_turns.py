@@ -421,22 +421,30 @@ async def test_did_not_happen_is_not_believed_while_our_own_thread_may_still_do_
     assert results(await session.history())[0].output["code"] == "outcome_unknown"
 
 
-async def test_did_not_happen_is_believed_once_the_deadline_has_passed_and_the_body_is_gone(desk: Desk) -> None:
-    ran: list[int] = []
+async def test_did_not_happen_is_not_believed_of_a_cancelled_body_either(desk: Desk) -> None:
+    """Its coroutine is gone at the timeout; the thread it had begun is not."""
+    charged = list[int]()
+
+    def blocking(attempt: int) -> None:
+        release.wait(20)
+        charged.append(attempt)
+
+    release = threading.Event()
 
     @tool(timeout="40ms", probe=lambda ctx: DidNotHappen())
-    async def charge(ctx: ToolContext) -> str:
-        """Charge at the second attempt."""
-        ran.append(ctx.attempt)
-        if ctx.attempt == 1:
-            await asyncio.sleep(20)
-        return "charged"
+    async def charge(ctx: ToolContext) -> None:
+        """Charge, in a thread of its own making."""
+        await asyncio.to_thread(blocking, ctx.attempt)
 
     rt = await desk.open(ScriptedModel(call("charge"), say("ok")), charge)
     session = await rt.session("s", agent="a")
     await session.ask("go", timeout=10)
-    assert ran == [1, 2]
-    assert results(await session.history())[0].output == "charged"
+    release.set()
+    async with asyncio.timeout(5):
+        while not charged:  # noqa: ASYNC110 - a thread decides
+            await asyncio.sleep(0.01)
+    assert charged == [1]
+    assert results(await session.history())[0].output["code"] == "outcome_unknown"
 
 
 async def test_a_turn_is_shown_the_same_conversation_after_a_restart(tmp_path: Path) -> None:

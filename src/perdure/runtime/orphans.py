@@ -15,6 +15,7 @@ from perdure.errors import Code, Error
 from perdure.ids import EffectId, StreamId, TurnId
 from perdure.inbox.admit import delivery
 from perdure.inbox.items import LateOutcome
+from perdure.runtime.shared import LooseEnds
 from perdure.runtime.turns import Flight, TurnDriver
 from perdure.store.protocol import Store
 from perdure.vocab.outcomes import CompletedToolCall, Done, InDoubt, Outcome, Success, ToolCallOutcome
@@ -29,9 +30,10 @@ _LAST_BACKOFF_S = 5.0
 class Orphans:
     """The outcomes this runtime still owes to streams that it does not own any more."""
 
-    def __init__(self, store: Store, clock: Clock) -> None:
+    def __init__(self, store: Store, clock: Clock, loose_ends: LooseEnds | None = None) -> None:
         self._store = store
         self._clock = clock
+        self._loose_ends = loose_ends or LooseEnds()
         self._tasks: set[asyncio.Task[None]] = set()
 
     def adopt(self, stream: StreamId, driver: TurnDriver) -> None:
@@ -87,4 +89,5 @@ class Orphans:
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=timeout_s)
         for task in tuple(self._tasks):
+            self._loose_ends.note()
             task.cancel()

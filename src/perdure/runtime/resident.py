@@ -243,6 +243,7 @@ class Resident:
             messages=self._transcript.messages,
             on_delta=self._on_delta,
             is_dead=shared.store.is_dead,
+            on_loose_end=shared.loose_ends.note,
         )
 
     def _on_delta(self, turn: Turn, effect: EffectId, text: str, thinking: bool) -> None:

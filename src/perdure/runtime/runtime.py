@@ -27,6 +27,7 @@ T = TypeVar("T")
 
 WATCH_S = 0.025
 MIN_LEASE_S = 0.2
+IDLE_THREADS_MS = 20  # long enough for a thread that does nothing to notice that it may go
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,12 +149,18 @@ class Runtime:
             ending.push_async_callback(self.store.close)
             ending.callback(self._threads.close)
             if self.worker:
-                ending.push_async_callback(self.store.retire, self.worker_id)
+                ending.push_async_callback(self._retire)
             ending.push_async_callback(self._stop_tasks)
             try:
                 await self.drain()
             finally:
                 self._state = "closed"
+
+    async def _retire(self) -> None:
+        """What was stopped in the middle, or still runs in a thread, may take effect as long as this process lives."""
+        assert self.worker is not None
+        loose = self.worker.loose_ends or self._threads.close(IDLE_THREADS_MS) > 0
+        await self.store.retire(self.worker_id, loose_ends=loose)
 
     async def _stop_tasks(self) -> None:
         self.hub.close()
@@ -244,6 +251,11 @@ class Runtime:
         )
 
     # --- between sessions and the worker
+
+    @property
+    def takes_work(self) -> bool:
+        """Whether this runtime's worker may begin something new."""
+        return self.worker is not None and not self.worker.serving.closed
 
     def has_in_hand(self, stream: StreamId) -> bool:
         """Whether this runtime's worker holds the session in memory."""

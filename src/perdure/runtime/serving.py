@@ -28,7 +28,7 @@ class Serving:
 
     def __init__(self, shared: Shared) -> None:
         self._shared = shared
-        self._orphans = Orphans(shared.store, shared.clock)
+        self._orphans = Orphans(shared.store, shared.clock, shared.loose_ends)
         self._tasks: dict[StreamId, asyncio.Task[None]] = {}
         self._claims: dict[StreamId, Claim] = {}
         self._again: set[StreamId] = set()
@@ -141,13 +141,19 @@ class Serving:
         self.closed = True
         for resident in self.residents.values():
             resident.stopping = True
+        idle = [resident for stream, resident in self.residents.items() if stream not in self._tasks]
+        await asyncio.gather(*(_hand_over(resident) for resident in idle))
         if self._tasks:
             await asyncio.wait(tuple(self._tasks.values()), timeout=timeout_s)
-        for stream, task in tuple(self._tasks.items()):
-            task.cancel()
-            await asyncio.wait([task])
-            if resident := self.residents.get(stream):
-                await _hand_over(resident)
+        rest = [resident for resident in self.residents.values() if resident not in idle]
+        for resident in rest:
+            if resident.driver:
+                resident.driver.forbid_starts()
+        if left := tuple(self._tasks.values()):
+            for task in left:
+                task.cancel()
+            await asyncio.wait(left)
+        await asyncio.gather(*(_hand_over(resident) for resident in rest))
         await self._orphans.settle(timeout_s)
         self.residents.clear()
 

@@ -62,7 +62,7 @@ class Sent:
         """
         try:
             async with asyncio.timeout(timeout):
-                return await self.session.wait_for(self.turn, known=True)
+                return await self.session.wait_for(self.turn)
         except TimeoutError:
             raise Error(
                 Code.RESULT_TIMEOUT,
@@ -151,7 +151,7 @@ class Session:
         item = Input(input=InputId(short_id("in", now)), turn=TurnId(unique), parts=(_checked(text),), key=key or "")
         source = f"key:{key}" if key else f"in:{unique}"
         new = delivery(self.stream, source, item, at=now, agent=self._agent)
-        serves = rt.worker is not None and self._agent in rt.agents
+        serves = rt.takes_work and self._agent in rt.agents
         claim_for = rt.worker_id if serves and not rt.has_in_hand(self.stream) else None
         match await rt.store.admit(new, claim_for=claim_for):
             case Admitted(fence=fence):
@@ -187,7 +187,7 @@ class Session:
         async for event in follow(rt.store, rt.hub, self.stream, after):
             yield event
 
-    async def wait_for(self, turn: TurnId, *, known: bool = False) -> TurnResult:
+    async def wait_for(self, turn: TurnId) -> TurnResult:
         """The end of a turn, wherever it runs.
 
         Raises:
@@ -200,10 +200,9 @@ class Session:
                 while not here.done():
                     if (found := await self._ended(turn)) is not None:
                         return found
-                    if not known and await self._known(turn) is None:
+                    if await self._known(turn) is None:
                         raise Error(Code.TURN_UNKNOWN, f"session {self.id!r} has no turn {turn!r}", turn=turn)
                     await _either(here, news)
-                    known = False  # the session may have been deleted, and another one been given its name
                 return here.result()
         finally:
             rt.results.forget(turn)

@@ -82,6 +82,17 @@ class Compositions:
         self._known[hash] = composition
 
 
+@dataclass(slots=True)
+class LooseEnds:
+    """Whether this worker ever stopped a `once` call in the middle: such a call may go on without it."""
+
+    any: bool = False
+
+    def note(self) -> None:
+        """One more."""
+        self.any = True
+
+
 @dataclass(frozen=True, slots=True)
 class Shared:
     """The store, the clock, the agents: one set per runtime."""
@@ -96,3 +107,4 @@ class Shared:
     threads: ToolThreads
     results: Results
     compositions: Compositions
+    loose_ends: LooseEnds = field(default_factory=LooseEnds)

@@ -30,6 +30,8 @@ from perdure.turn.state import AskModel, EndTurn, Owed, Probe, RunCall, Turn, Wa
 from perdure.vocab.effects import Envelope
 from perdure.vocab.messages import Message
 from perdure.vocab.outcomes import (
+    CompletedToolCall,
+    Done,
     DurableStepOutcome,
     Failed,
     Failure,
@@ -39,6 +41,7 @@ from perdure.vocab.outcomes import (
     NotRun,
     Outcome,
     SleepOutcome,
+    ToolCallOutcome,
     ToolOutput,
 )
 from perdure.vocab.records import EffectSettled, OutcomeArrivedLate, Record, TurnEnded
@@ -62,6 +65,7 @@ class Surroundings:
     messages: Callable[[tuple[Record, ...]], tuple[Message, ...]]
     on_delta: Callable[[Turn, EffectId, str, bool], None]
     is_dead: Callable[[WorkerId], Awaitable[bool]]
+    on_loose_end: Callable[[], None]
 
 
 @dataclass(slots=True)
@@ -196,6 +200,8 @@ class TurnDriver:
 
     def _settle(self, flight: Flight, outcome: Outcome) -> None:
         """Record an outcome, with the bytes it refers to."""
+        if flight.effect == "once" and _is_doubt(outcome):
+            self._around.on_loose_end()
         if flight.spilled:
             self._owned.blob(flight.spilled)
         self._controller.settle(flight.begun, outcome)
@@ -318,17 +324,12 @@ class TurnDriver:
         return self._start(item, described, Care(effect="pure"), run)
 
     async def _nobody_can_still_do_it(self, item: Probe) -> bool:
-        """Whether a call in doubt can certainly not take effect any more.
+        """Whether a call in doubt can certainly not take effect any more: only if the process that made it is dead.
 
-        Its worker is dead, or recorded itself that the body had ended. A deadline alone is no proof: a worker that was
-        frozen past it goes on where it stood when it thaws.
+        A deadline is no proof (a worker frozen past it goes on where it stood when it thaws), and neither is a body
+        that ended when it was cancelled (a thread or a request that it had begun goes on without it).
         """
-        doubt = item.doubt
-        if doubt.left_running and doubt.reason == "drained":
-            return False  # that worker has retired, but its process may live on with the call in it
-        if item.worker != self.worker and await self._around.is_dead(item.worker):
-            return True
-        return doubt.reason in ("timeout", "drained") and not doubt.left_running
+        return item.worker != self.worker and await self._around.is_dead(item.worker)
 
     def _begin_wait(self, item: Wait, described: Envelope) -> bool:
         due_at = item.due_at
@@ -425,6 +426,7 @@ class TurnDriver:
                 unknown = DurableStepOutcome(value={"verdict": "unknown", "reason": "the turn was cancelled"})
                 self._controller.record(EffectSettled(id=replace(ref, tail="probe").id, outcome=unknown))
             else:
+                self._note_loose(flight)
                 self._controller.record(settlement(ref, call.request, _cut_short(flight, call.failures)))
         self.flights.clear()
         self._landed.clear()
@@ -434,7 +436,18 @@ class TurnDriver:
     def abandon(self) -> None:
         """The session is gone: stop what runs, and record nothing."""
         for flight in self.flights.values():
+            self._note_loose(flight)
             flight.stop()
+
+    def forbid_starts(self) -> None:
+        """What has not begun yet shall not begin: everything under way is told to stop."""
+        for flight in self.flights.values():
+            flight.cancellation.cancel()
+
+    def _note_loose(self, flight: Flight | None) -> None:
+        """A `once` call that we stop in the middle may go on without us, in a thread or outside."""
+        if flight is not None and flight.dispatched and flight.effect == "once" and flight.outcome is None:
+            self._around.on_loose_end()
 
     async def halt(self) -> None:
         """Ask everything under way to stop, and give it a moment."""
@@ -454,10 +467,19 @@ class TurnDriver:
             if flight is not None and flight.outcome is not None:
                 self._settle(flight, flight.outcome)
             elif flight is not None and flight.dispatched and flight.effect == "once":
+                self._note_loose(flight)
                 message = "the worker was stopped while the call ran"
                 doubt = InDoubt(reason="drained", message=message, left_running=left_running)
                 self._controller.record(settlement(ref, call.request, doubt))
         self.flights.clear()
+
+
+def _is_doubt(outcome: Outcome) -> bool:
+    match outcome:
+        case ToolCallOutcome(launch=Done(result=CompletedToolCall(output=InDoubt()))):
+            return True
+        case _:
+            return False
 
 
 def _id(item: Owed) -> EffectId | None:

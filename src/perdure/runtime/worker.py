@@ -58,6 +58,11 @@ class Worker:
         for stream in await shared.store.claimable(shared.worker, limit=limit, now=now, tenant=shared.tenant):
             serving.poke(stream)
 
+    @property
+    def loose_ends(self) -> bool:
+        """Whether something that this worker started may still be running."""
+        return self._shared.loose_ends.any
+
     def changed(self) -> None:
         """Another process has committed something: look at once."""
         self._changed.set()

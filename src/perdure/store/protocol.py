@@ -159,8 +159,11 @@ class Store(Protocol):
         """Whether this worker's lease has certainly not lapsed. Reads a local clock; never waits."""
         ...
 
-    async def retire(self, worker: WorkerId) -> None:
-        """The worker ends in order: what it held is free at once."""
+    async def retire(self, worker: WorkerId, *, loose_ends: bool = False) -> None:
+        """The worker ends in order: what it held is free at once.
+
+        With `loose_ends`, something that it started may still be running: it counts as dead only when its process is.
+        """
         ...
 
     async def workers(self) -> tuple[WorkerInfo, ...]:

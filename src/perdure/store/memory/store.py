@@ -95,9 +95,12 @@ class MemoryStore:
         """Whether this worker's lease has certainly not lapsed."""
         return not self._gone(worker)
 
-    async def retire(self, worker: WorkerId) -> None:
-        """The worker ends in order: what it held is free at once."""
-        self._workers.pop(worker, None)
+    async def retire(self, worker: WorkerId, *, loose_ends: bool = False) -> None:
+        """The worker ends in order: what it held is free at once. With loose ends it is not dead before we are."""
+        if loose_ends and worker in self._workers:
+            self._workers[worker].lease_until = 0
+        else:
+            self._workers.pop(worker, None)
         for stream in self._streams.values():
             if stream.owner == worker:
                 stream.owner = None

@@ -51,10 +51,10 @@ def _write_lease(tx: Tx, worker: WorkerId, end: int) -> None:
         tx.once_durable.append(lambda: tx.leases.remember(worker, end))
 
 
-def retire(tx: Tx, worker: WorkerId) -> None:
-    """Free what a worker holds, and forget it."""
+def retire(tx: Tx, worker: WorkerId, *, remove: bool) -> None:
+    """Free what a worker holds, and forget it or leave it to its lock."""
     tx.run("worker_free", (worker,))
-    tx.run("worker_remove", (worker,))
+    tx.run("worker_remove" if remove else "worker_lapse", (worker,))
 
 
 def claim(tx: Tx, name: StreamId, worker: WorkerId) -> Claim | Held | None:

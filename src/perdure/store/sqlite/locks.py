@@ -34,6 +34,10 @@ def boot_id() -> str:
     return f"{uuid.getnode():x}-{round(booted_s / 60)}"  # a minute's rounding absorbs the drift of the two clocks
 
 
+_kept: list[int] = []
+"""Locks of workers that retired with loose ends; only the end of the process frees them."""
+
+
 class WorkerLocks:
     """The lock files of one database."""
 
@@ -96,6 +100,12 @@ class WorkerLocks:
         self.drop(worker)
         with suppress(OSError):  # the last one puts out the light
             self._directory.rmdir()
+
+    def keep(self, worker: WorkerId) -> None:
+        """Hold the lock until the process ends, whatever becomes of the store: something may still be running."""
+        descriptor = self._held.pop(worker, None)
+        if descriptor is not None:
+            _kept.append(descriptor)
 
     def drop(self, worker: WorkerId) -> None:
         """Let go of the lock and leave its file, as a dying process does."""

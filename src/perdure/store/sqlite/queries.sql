@@ -146,6 +146,9 @@ UPDATE streams SET owner = NULL WHERE owner = ?
 -- name: worker_remove
 DELETE FROM workers WHERE id = ?
 
+-- name: worker_lapse
+UPDATE workers SET lease_until = 0 WHERE id = ?
+
 -- name: worker_owns
 SELECT 1 FROM streams WHERE owner = ? LIMIT 1
 

@@ -156,11 +156,17 @@ class SqliteStore:
         self._refuse_in_child()
         return self._leases.live(worker)
 
-    async def retire(self, worker: WorkerId) -> None:
-        """The worker ends in order: what it held is free at once, its lock and lock file are gone."""
-        await self._write(lambda tx: claims.retire(tx, worker))
+    async def retire(self, worker: WorkerId, *, loose_ends: bool = False) -> None:
+        """The worker ends in order: what it held is free at once, its lock and lock file are gone.
+
+        With loose ends its row stays, and so does its lock, for as long as this process lives.
+        """
+        await self._write(lambda tx: claims.retire(tx, worker, remove=not loose_ends))
         self._leases.forget(worker)
-        self._locks.release(worker)
+        if loose_ends:
+            self._locks.keep(worker)
+        else:
+            self._locks.release(worker)
 
     async def workers(self) -> tuple[WorkerInfo, ...]:
         """All workers that are known."""
