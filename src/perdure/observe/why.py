@@ -69,10 +69,11 @@ def _between_turns(info: StreamInfo, queued: int, loaded: Loaded) -> Why:
     if not queued:
         return Why("idle", "nothing is waiting", owner=info.owner, hint="send something")
     oldest = min(row.at for row in loaded.inbox)
-    waiting = (Waiting(f"{queued} input(s) to be taken up", oldest),)
+    inputs = "1 input" if queued == 1 else f"{queued} inputs"
+    waiting = (Waiting(f"{inputs} to be taken up", oldest),)
     alive = info.owner is not None and info.owner_alive
     hint = "" if alive else f"no worker serves it: start one that has agent {info.agent!r}"
-    return Why("queued", f"{queued} input(s) wait for a worker", None, waiting, queued, info.owner, hint)
+    return Why("queued", f"{inputs} waiting for a worker", None, waiting, queued, info.owner, hint)
 
 
 def _within_turn(info: StreamInfo, state: SessionState, rows: Sequence[Row], queued: int) -> Why:
