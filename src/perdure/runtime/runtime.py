@@ -152,7 +152,7 @@ class Runtime:
                 ending.push_async_callback(self._retire)
             ending.push_async_callback(self._stop_tasks)
             try:
-                await self.drain()
+                await self._drain(self._tuning.drain_s, retiring=True)
             finally:
                 self._state = "closed"
 
@@ -173,9 +173,12 @@ class Runtime:
 
     async def drain(self, timeout: float | None = None) -> None:
         """Take no more work; let running turns finish, then hand the rest over with its doubts recorded."""
+        await self._drain(self._tuning.drain_s if timeout is None else timeout, retiring=False)
+
+    async def _drain(self, timeout_s: float, *, retiring: bool) -> None:
         if self.worker and self._state == "open":
             self._state = "draining"
-            await self.worker.drain(self._tuning.drain_s if timeout is None else timeout)
+            await self.worker.drain(timeout_s, retiring=retiring)
 
     def check_usable(self) -> None:
         """Refuse a runtime that is closed, not yet open, or inherited through a fork.

@@ -136,12 +136,18 @@ class Serving:
             if resident.driver:
                 resident.driver.abandon()
 
-    async def close(self, timeout_s: float) -> None:
-        """Let turns finish for a while, then hand over what is left."""
+    async def close(self, timeout_s: float, *, retiring: bool) -> None:
+        """Let turns finish for a while, then hand over what is left.
+
+        A worker that retires right afterwards frees its idle sessions by that; otherwise they are handed over here,
+        and at once if others take long.
+        """
         self.closed = True
         for resident in self.residents.values():
             resident.stopping = True
         idle = [resident for stream, resident in self.residents.items() if stream not in self._tasks]
+        if retiring and not self._tasks:
+            idle = []
         await asyncio.gather(*(_hand_over(resident) for resident in idle))
         if self._tasks:
             await asyncio.wait(tuple(self._tasks.values()), timeout=timeout_s)
@@ -153,7 +159,7 @@ class Serving:
             for task in left:
                 task.cancel()
             await asyncio.wait(left)
-        await asyncio.gather(*(_hand_over(resident) for resident in rest))
+        await asyncio.gather(*(_hand_over(resident) for resident in rest if resident.driver or not retiring))
         await self._orphans.settle(timeout_s)
         self.residents.clear()
 

@@ -71,8 +71,8 @@ class Worker:
         """There is work on this stream."""
         self.serving.poke(stream, claim)
 
-    async def drain(self, timeout_s: float) -> None:
+    async def drain(self, timeout_s: float, *, retiring: bool) -> None:
         """Take no more work, let turns finish for a while, then hand over what is left."""
-        await self.serving.close(timeout_s)
+        await self.serving.close(timeout_s, retiring=retiring)
         self._stopped = True
         self._changed.set()
