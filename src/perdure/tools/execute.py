@@ -68,8 +68,9 @@ async def run_attempt(
     `may_start` is asked as the very last thing before the tool's own function is called, on whatever thread that
     happens and however long the call had to queue for it; if it says no, `Withheld` is raised and nothing has run.
 
-    `left_ms` is what is left of the deadline that was recorded with the call's intent: no call outlives that moment,
-    because others may conclude from it that nobody is doing it any more.
+    `left_ms` is what is left of the deadline that was recorded with the call's intent, so that the log tells the truth
+    about when the call was told to stop. It proves to nobody that the call has no effect after it.
+
     On timeout and when the caller is cancelled, the tool is told (`ctx.cancellation`, and cancellation of an async
     body), gets a grace of 50 ms, and is left behind if it ignores that. What it says within the grace counts; otherwise
     the caller's own cancellation is raised.

@@ -104,8 +104,7 @@ def _owed_by_call(turn: Turn, call: Call) -> Owed:
     ref = EffectRef(turn.iteration, call.index, call.attempt)
     if call.doubt:
         worker = call.started.worker if call.started else WorkerId("")
-        deadline = call.started.deadline_at if call.started else None
-        return Probe(replace(ref, tail="probe"), call.request, call.contract, call.doubt, worker, deadline)
+        return Probe(replace(ref, tail="probe"), call.request, call.contract, call.doubt, worker)
     if call.nap:
         return Wait(replace(ref, attempt=call.attempt - 1, tail="sleep"), call.nap.duration_ms, call.nap.due_at)
     return RunCall(ref, call.request, call.contract)

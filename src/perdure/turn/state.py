@@ -46,7 +46,6 @@ class Probe:
     contract: ToolContract | None
     doubt: InDoubt
     worker: WorkerId
-    deadline_at: int | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -247,13 +247,13 @@ def test_a_probe_is_owed_with_all_it_needs_to_judge() -> None:
     turn = folded(
         begun(x=PROBED),
         said("x"),
-        intent("c1.0.1", doubt="probe", worker="w9", deadline_at=8_000),
+        intent("c1.0.1", doubt="probe", worker="w9"),
         ended("c1.0.1", InDoubt(reason="timeout")),
     )
     (probe,) = owed(turn)
     assert isinstance(probe, Probe)
     assert (probe.ref.id, probe.call.id) == ("c1.0.1.probe", "t1.1.0")
-    assert (probe.doubt, probe.worker, probe.deadline_at) == (InDoubt(reason="timeout"), WorkerId("w9"), 8_000)
+    assert (probe.doubt, probe.worker) == (InDoubt(reason="timeout"), WorkerId("w9"))
 
 
 def test_the_policy_in_the_intent_governs() -> None:
