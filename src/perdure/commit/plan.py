@@ -87,7 +87,11 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """One owned append. `n` counts the appends of one fence from 1, without gaps."""
+    """One owned append. `n` counts the appends of one fence from 1, without gaps.
+
+    `active`: somebody must go on with the stream, whatever becomes of this worker. `parked`: its turn goes on when a
+    wait ends, a timer is due or there is news; inputs alone only queue behind it.
+    """
 
     stream: StreamId
     worker: WorkerId
@@ -103,6 +107,7 @@ class Plan:
     known_seq: Seq = NOTHING_YET
     lease: Literal["keep", "release"] = "keep"
     active: bool = True
+    parked: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -106,6 +106,11 @@ def ids_of(item: Item) -> tuple[TurnId, InputId]:
     return (item.turn, item.input) if isinstance(item, Input) else (TurnId(""), InputId(""))
 
 
+def is_news(item: Item) -> bool:
+    """Whether a parked stream is woken by it: everything except an input, which queues behind the turn."""
+    return not isinstance(item, Input)
+
+
 def wake(stream: StreamId, promise: PromiseId, *, at: int) -> Delivery:
     """What a resolved promise puts into the inbox of each stream that waits for it."""
     return delivery(stream, f"promise:{promise}", Wake(reason=f"promise:{promise}"), at=at)

@@ -30,12 +30,15 @@ class WorkerInfo:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """The stream is ours under this fence. `previous` is the worker that held it before, if any."""
+    """The stream is ours under this fence. `previous` is the worker that held it before, if any; `parked` tells that
+    its turn waits.
+    """
 
     stream: StreamId
     fence: Fence
     last_seq: Seq
     previous: WorkerId | None = None
+    parked: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +82,7 @@ class StreamInfo:
     owner: WorkerId | None
     owner_alive: bool
     active: bool
+    parked: bool
     waiting_inputs: int
     created_at: int
     updated_at: int
@@ -215,7 +219,8 @@ class Store(Protocol):
         """Streams with work that this worker may drive: nobody alive holds them, or it holds them itself, idle.
         With a tenant, only that tenant's.
 
-        Work is an inbox row, a due timer, or a turn left unfinished (`active`) by a worker that is gone.
+        Work is an inbox row (for a parked stream: one that is news), a due timer, or a turn left unfinished (`active`)
+        by a worker that is gone.
         """
         ...
 
@@ -271,6 +276,10 @@ class Store(Protocol):
 
     async def peek(self, promise: PromiseId) -> PromiseState | None:
         """A promise as it is now."""
+        ...
+
+    async def secret(self, name: str) -> bytes:
+        """32 random bytes that belong to this store: made on the first call, the same ever after."""
         ...
 
     # --- blobs

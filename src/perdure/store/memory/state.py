@@ -33,6 +33,7 @@ class Stream:
     n: int = 0
     owner: WorkerId | None = None
     active: bool = False
+    parked: bool = False
     format: int = FORMAT
     log: list[Stored] = field(default_factory=list[Stored])
     keys: dict[str, Row] = field(default_factory=dict[str, Row])

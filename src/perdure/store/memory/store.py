@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import os
 from collections.abc import Iterable
 
 from perdure.clock import Clock
@@ -31,6 +32,7 @@ from perdure.inbox.admit import (
     Delivery,
     decide,
     ids_of,
+    is_news,
     key_conflict,
     opens,
     stream_unknown,
@@ -71,6 +73,7 @@ class MemoryStore:
         self._workers: dict[WorkerId, Worker] = {}
         self._promises: dict[PromiseId, PromiseState] = {}
         self._blobs: dict[BlobHash, Counted] = {}
+        self._secrets: dict[str, bytes] = {}
         self._inbox_ids = itertools.count(1)
 
     async def open(self) -> None:
@@ -245,6 +248,7 @@ class MemoryStore:
         stream.n = plan.n
         stream.updated_at = self._clock.wall_ms()
         stream.active = plan.active or bool(resolved)
+        stream.parked = plan.parked and not resolved
         if not resolved:
             stream.waits.update(plan.waits)
             if plan.lease == "release":
@@ -263,7 +267,13 @@ class MemoryStore:
             return admission
         self._committed()
         stream = self._streams[delivery.stream]
-        if claim_for is None or stream.active or not self._gone(stream.owner) or stream.format > FORMAT:
+        if (
+            claim_for is None
+            or stream.active
+            or stream.parked
+            or not self._gone(stream.owner)
+            or stream.format > FORMAT
+        ):
             return admission
         return Admitted(admission.inbox_id, self._take(stream, claim_for).fence)
 
@@ -329,7 +339,7 @@ class MemoryStore:
         stream.fence = Fence(stream.fence + 1)
         stream.n = 0
         self._extend(worker)
-        return Claim(stream.id, stream.fence, stream.last_seq, previous)
+        return Claim(stream.id, stream.fence, stream.last_seq, previous, stream.parked)
 
     async def claimable(
         self, worker: WorkerId, *, limit: int, now: int, tenant: Tenant | None = None
@@ -341,7 +351,8 @@ class MemoryStore:
 
     def _has_work(self, stream: Stream, now: int) -> bool:
         due = any(due_at <= now for due_at in stream.timers.values())
-        return bool(stream.inbox) or due or stream.active
+        waiting = any(is_news(row.item) or not stream.parked for row in stream.inbox.values())
+        return waiting or due or stream.active
 
     def _may_drive(self, stream: Stream, worker: WorkerId) -> bool:
         free = self._gone(stream.owner) if stream.owner != worker else not stream.active
@@ -407,6 +418,7 @@ class MemoryStore:
             owner=s.owner,
             owner_alive=s.owner is not None and not self._gone(s.owner),
             active=s.active,
+            parked=s.parked,
             waiting_inputs=len(s.inbox),
             created_at=s.created_at,
             updated_at=s.updated_at,
@@ -469,6 +481,10 @@ class MemoryStore:
     async def peek(self, promise: PromiseId) -> PromiseState | None:
         """A promise as it is now."""
         return self._promises.get(promise)
+
+    async def secret(self, name: str) -> bytes:
+        """32 random bytes, the same as long as the object lives."""
+        return self._secrets.setdefault(name, os.urandom(32))
 
     # --- blobs, change, health
 

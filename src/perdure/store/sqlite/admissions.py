@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 from perdure.codec import decode, encode
 from perdure.commit.plan import Entry
 from perdure.ids import PromiseId, Seq, StreamId, WorkerId, stream_names
@@ -11,6 +13,7 @@ from perdure.inbox.admit import (
     Delivery,
     decide,
     ids_of,
+    is_news,
     opens,
     stream_unknown,
     wake,
@@ -55,7 +58,7 @@ def _open_stream(tx: Tx, new: Delivery) -> int:
 
 
 def _put(tx: Tx, stream: int, new: Delivery) -> int:
-    inbox_id = tx.run("inbox_insert", (stream, new.source_key, new.at, new.data)).lastrowid
+    inbox_id = tx.run("inbox_insert", (stream, new.source_key, new.at, is_news(new.item), new.data)).lastrowid
     assert inbox_id is not None
     return inbox_id
 
@@ -133,3 +136,10 @@ def read_promise(tx: Statements, promise: PromiseId) -> PromiseState | None:
         resolution=decode(resolution, Resolution) if resolution is not None else None,
         deadline_at=deadline_at,
     )
+
+
+def secret(tx: Tx, name: str) -> bytes:
+    """The secret of that name; made if there is none."""
+    tx.run("secret_put", (name, os.urandom(32)))
+    (value,) = tx.one("secret_read", (name,))
+    return value

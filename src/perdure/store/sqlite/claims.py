@@ -62,7 +62,7 @@ def claim(tx: Tx, name: StreamId, worker: WorkerId) -> Claim | Held | None:
     found = tx.one("stream_ownership", (name,))
     if found is None:
         return None
-    stream, owner, fence, last_seq, format, _active = found
+    stream, owner, fence, last_seq, format, _active, parked = found
     if owner is not None and owner != worker and not tx.leases.is_gone(find_worker(tx, owner)):
         return Held(owner)
     if format > FORMAT:
@@ -73,13 +73,15 @@ def claim(tx: Tx, name: StreamId, worker: WorkerId) -> Claim | Held | None:
             stream=name,
         )
     _take(tx, stream, worker)
-    return Claim(name, Fence(fence + 1), last_seq, owner)
+    return Claim(name, Fence(fence + 1), last_seq, owner, bool(parked))
 
 
 def claim_idle(tx: Tx, name: StreamId, worker: WorkerId) -> Fence | None:
     """Take a stream on which nothing runs and which nobody alive holds, not even this worker."""
-    stream, owner, fence, _last_seq, format, active = tx.one("stream_ownership", (name,))
-    if active or format > FORMAT or (owner is not None and not tx.leases.is_gone(find_worker(tx, owner))):
+    stream, owner, fence, _last_seq, format, active, parked = tx.one("stream_ownership", (name,))
+    if active or parked or format > FORMAT:
+        return None
+    if owner is not None and not tx.leases.is_gone(find_worker(tx, owner)):
         return None
     _take(tx, stream, worker)
     return Fence(fence + 1)

@@ -7,7 +7,7 @@ SELECT id, owner, fence, n, last_seq, format FROM streams WHERE stream = ?
 INSERT INTO log (stream, seq, at, kind, version, key, fence, n, data) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
 
 -- name: stream_advance
-UPDATE streams SET last_seq = ?, n = ?, owner = ?, active = ?, format = ?, updated_at = ? WHERE id = ?
+UPDATE streams SET last_seq = ?, n = ?, owner = ?, active = ?, parked = ?, format = ?, updated_at = ? WHERE id = ?
 
 -- name: inbox_consume
 DELETE FROM inbox WHERE id = ? AND stream = ?
@@ -70,9 +70,10 @@ WHERE s.stream = ? AND p.code = ?
 DELETE FROM snapshots WHERE stream = (SELECT id FROM streams WHERE stream = ?)
 
 -- name: stream_open
-INSERT INTO streams (stream, tenant, kind, name, agent, format, last_seq, fence, n, owner, active, created_at, updated_at)
+INSERT INTO streams (stream, tenant, kind, name, agent, format, last_seq, fence, n, owner, active, parked, created_at,
+    updated_at)
 VALUES (:stream, :tenant, :kind, :name, :agent, :format, 0,
-        coalesce((SELECT fence FROM graves WHERE stream = :stream), 0), 0, NULL, 0, :now, :now)
+        coalesce((SELECT fence FROM graves WHERE stream = :stream), 0), 0, NULL, 0, 0, :now, :now)
 
 -- name: stream_target
 SELECT id, agent FROM streams WHERE stream = ?
@@ -81,7 +82,7 @@ SELECT id, agent FROM streams WHERE stream = ?
 UPDATE streams SET last_seq = ?, format = ?, updated_at = ? WHERE id = ?
 
 -- name: stream_ownership
-SELECT id, owner, fence, last_seq, format, active FROM streams WHERE stream = ?
+SELECT id, owner, fence, last_seq, format, active, parked FROM streams WHERE stream = ?
 
 -- name: stream_claim
 UPDATE streams SET owner = ?, fence = fence + 1, n = 0 WHERE id = ?
@@ -99,7 +100,7 @@ SELECT content, turn, input FROM admissions WHERE stream = ? AND source_key = ?
 INSERT INTO admissions (stream, source_key, content, turn, input) VALUES (?, ?, ?, ?, ?)
 
 -- name: inbox_insert
-INSERT INTO inbox (stream, source_key, at, data) VALUES (?, ?, ?, ?)
+INSERT INTO inbox (stream, source_key, at, news, data) VALUES (?, ?, ?, ?, ?)
 
 -- name: inbox_read
 SELECT i.id, i.source_key, i.data, i.at FROM streams AS s JOIN inbox AS i ON i.stream = s.id
@@ -154,7 +155,7 @@ SELECT 1 FROM streams WHERE owner = ? LIMIT 1
 
 -- name: claimable
 WITH work (id) AS (
-    SELECT stream FROM inbox
+    SELECT i.stream FROM inbox AS i JOIN streams AS p ON p.id = i.stream WHERE i.news OR NOT p.parked
     UNION SELECT stream FROM timers WHERE due_at <= :now
     UNION SELECT id FROM streams WHERE active = 1
 )
@@ -167,12 +168,12 @@ WHERE s.format <= :format AND (:tenant IS NULL OR s.tenant = :tenant) AND (
 ORDER BY s.id LIMIT :limit
 
 -- name: stream_read
-SELECT s.stream, s.tenant, s.kind, s.name, s.agent, s.last_seq, s.fence, s.owner, s.active,
+SELECT s.stream, s.tenant, s.kind, s.name, s.agent, s.last_seq, s.fence, s.owner, s.active, s.parked,
     (SELECT count(*) FROM inbox AS i WHERE i.stream = s.id), s.created_at, s.updated_at
 FROM streams AS s WHERE s.stream = ?
 
 -- name: stream_list
-SELECT s.stream, s.tenant, s.kind, s.name, s.agent, s.last_seq, s.fence, s.owner, s.active,
+SELECT s.stream, s.tenant, s.kind, s.name, s.agent, s.last_seq, s.fence, s.owner, s.active, s.parked,
     (SELECT count(*) FROM inbox AS i WHERE i.stream = s.id), s.created_at, s.updated_at
 FROM streams AS s
 WHERE s.tenant = ? AND s.kind = ? AND (s.updated_at, s.stream) < (?, ?)
@@ -180,3 +181,9 @@ ORDER BY s.updated_at DESC, s.stream DESC LIMIT ?
 
 -- name: stream_unfinished
 SELECT owner, count(*) FROM streams WHERE active = 1 GROUP BY owner
+
+-- name: secret_put
+INSERT INTO secrets (name, value) VALUES (?, ?) ON CONFLICT DO NOTHING
+
+-- name: secret_read
+SELECT value FROM secrets WHERE name = ?

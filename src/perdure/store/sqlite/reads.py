@@ -99,7 +99,7 @@ def streams(
 
 
 def _info(row: Cells, alive: set[WorkerId]) -> StreamInfo:
-    stream, tenant, kind, name, agent, last_seq, fence, owner, active, waiting, created_at, updated_at = row
+    stream, tenant, kind, name, agent, last_seq, fence, owner, active, parked, waiting, created_at, updated_at = row
     return StreamInfo(
         stream=stream,
         tenant=tenant,
@@ -111,6 +111,7 @@ def _info(row: Cells, alive: set[WorkerId]) -> StreamInfo:
         owner=owner,
         owner_alive=owner in alive,
         active=bool(active),
+        parked=bool(parked),
         waiting_inputs=waiting,
         created_at=created_at,
         updated_at=updated_at,

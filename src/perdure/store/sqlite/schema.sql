@@ -13,6 +13,7 @@ CREATE TABLE streams (
     n INTEGER NOT NULL,
     owner TEXT,
     active INTEGER NOT NULL,
+    parked INTEGER NOT NULL,
     created_at INTEGER NOT NULL,
     updated_at INTEGER NOT NULL
 );
@@ -42,12 +43,13 @@ CREATE TABLE admissions (
     PRIMARY KEY (stream, source_key)
 ) WITHOUT ROWID;
 
--- AUTOINCREMENT: an id that was consumed never comes back as another item.
+-- AUTOINCREMENT: an id that was consumed never comes back as another item. news: it wakes a parked stream.
 CREATE TABLE inbox (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
     stream INTEGER NOT NULL REFERENCES streams (id) ON DELETE CASCADE,
     source_key TEXT NOT NULL,
     at INTEGER NOT NULL,
+    news INTEGER NOT NULL,
     data BLOB NOT NULL
 );
 CREATE INDEX inbox_stream ON inbox (stream);
@@ -112,4 +114,9 @@ CREATE TABLE workers (
 CREATE TABLE graves (
     stream TEXT PRIMARY KEY,
     fence INTEGER NOT NULL
+) WITHOUT ROWID;
+
+CREATE TABLE secrets (
+    name TEXT PRIMARY KEY,
+    value BLOB NOT NULL
 ) WITHOUT ROWID;

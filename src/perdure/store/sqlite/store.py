@@ -269,6 +269,10 @@ class SqliteStore:
         """A promise as it is now."""
         return self._reading().point(lambda on: admissions.read_promise(on, promise))
 
+    async def secret(self, name: str) -> bytes:
+        """32 random bytes of this file."""
+        return await self._write(lambda tx: admissions.secret(tx, name))
+
     # --- blobs, change, health
 
     async def blob(self, hash: BlobHash) -> Blob:

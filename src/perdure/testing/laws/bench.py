@@ -80,6 +80,7 @@ class Extras(TypedDict, total=False):
     snapshot: Snapshot
     known_seq: Seq
     active: bool
+    parked: bool
 
 
 @dataclass(slots=True)

@@ -9,8 +9,8 @@ import pytest
 
 from perdure.commit.plan import SetTimer
 from perdure.errors import Code, Error
-from perdure.ids import Fence, Seq, StreamId, WorkerId
-from perdure.inbox.admit import Admitted
+from perdure.ids import Fence, PromiseId, Seq, StreamId, WorkerId
+from perdure.inbox.admit import Admitted, wake
 from perdure.store.protocol import Claim, Held, Store
 from perdure.testing.laws.bench import (
     ANN,
@@ -149,6 +149,48 @@ class ClaimLaws:
         await bench.store.admit(said(hold.stream, "x"))
         await bench.store.admit(said(hold.stream, "y"))
         assert await offered(bench, ANN, now=10) == [hold.stream]
+
+    # --- a turn that waits
+
+    async def test_an_input_queues_behind_a_parked_turn(self, bench: Bench) -> None:
+        hold = await parked(bench, parked=True)
+        admission = await bench.store.admit(said(hold.stream, "more"), claim_for=ANN)
+        assert isinstance(admission, Admitted)
+        assert admission.fence is None
+        assert await offered(bench, ANN) == []
+
+    async def test_news_wakes_a_parked_turn(self, bench: Bench) -> None:
+        hold = await parked(bench, parked=True)
+        await bench.store.admit(said(hold.stream, "more"))
+        await bench.store.admit(wake(hold.stream, PromiseId("p"), at=1))
+        assert await offered(bench, ANN) == [hold.stream]
+
+    async def test_a_due_timer_wakes_a_parked_turn(self, bench: Bench) -> None:
+        hold = await parked(bench, parked=True, timers=(SetTimer("alarm", 500),))
+        assert await offered(bench, ANN, now=499) == []
+        assert await offered(bench, ANN, now=500) == [hold.stream]
+
+    async def test_a_claim_tells_that_the_turn_is_parked_until_an_append_says_otherwise(self, bench: Bench) -> None:
+        hold = await parked(bench, parked=True)
+        assert await bench.store.claim(hold.stream, ANN) == Claim(hold.stream, Fence(2), Seq(1), None, True)
+        info = await bench.store.stream(hold.stream)
+        assert info is not None
+        assert info.parked
+        again = await take(bench.store, hold.stream, ANN)
+        await bench.store.append(again.plan(note("goes on")))
+        info = await bench.store.stream(hold.stream)
+        assert info is not None
+        assert (info.parked, info.active) == (False, True)
+
+    async def test_a_parked_turn_whose_new_owner_died_before_its_first_append_is_still_woken(
+        self, bench: Bench
+    ) -> None:
+        hold = await parked(bench, parked=True)
+        await bench.store.admit(wake(hold.stream, PromiseId("p"), at=1))
+        await take(bench.store, hold.stream, ANN)
+        bench.kill(ANN)
+        await enlist(bench, BOB)
+        assert await offered(bench, BOB) == [hold.stream]
 
     # --- old and new workers together
 

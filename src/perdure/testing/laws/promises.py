@@ -99,6 +99,18 @@ class PromiseLaws:
         assert [len(await bench.store.inbox(hold.stream)) for hold in waiting] == [1, 1, 1]
         assert await bench.store.inbox(other.stream) == ()
 
+    async def test_a_stream_may_wait_for_a_promise_that_is_made_later(self, bench: Bench) -> None:
+        hold = await parked(bench, waits=(PromiseId("p"),), parked=True)
+        promise = await promised(bench, "p", hold.stream)
+        assert await bench.store.resolve(promise, Ok(), now=1) == Accepted()
+        assert await bench.store.claimable(ANN, limit=9, now=0) == (hold.stream,)
+
+    async def test_a_secret_is_made_once(self, bench: Bench) -> None:
+        first = await bench.store.secret("a")
+        assert len(first) == 32
+        assert await (await bench.reopen()).secret("a") == first
+        assert await bench.store.secret("b") != first
+
     async def test_an_answer_that_came_first_is_in_the_receipt(self, bench: Bench) -> None:
         hold = await held(bench)
         promise = await promised(bench, "p", hold.stream)
@@ -111,8 +123,11 @@ class PromiseLaws:
         hold = await held(bench)
         early, later = await promised(bench, "early", hold.stream), await promised(bench, "later", hold.stream)
         await bench.store.resolve(early, Ok(), now=1)
-        receipt = await bench.store.append(hold.parting(note("waiting"), waits=(early, later)))
+        receipt = await bench.store.append(hold.parting(note("waiting"), waits=(early, later), parked=True))
         assert receipt.resolved == ((early, Ok()),)
+        info = await bench.store.stream(hold.stream)
+        assert info is not None
+        assert (info.active, info.parked) == (True, False)
         await bench.store.append(hold.plan(note("goes on")))
         await bench.store.resolve(later, Ok(), now=2)
         assert await bench.store.inbox(hold.stream) == ()
