@@ -39,6 +39,10 @@ RECORDS: list[tuple[records.Record, str]] = [
         '"image/png","size":3}}],"key":"w-1"}',
     ),
     (
+        records.InputAdmitted(input=InputId("i1"), turn=T, parts=(), plugin_input={"crm": {"id": 7}}),
+        '{"type":"input_admitted","input":"i1","turn":"t1","parts":[],"plugin_input":{"crm":{"id":7}}}',
+    ),
+    (
         records.TurnOpened(turn=T, index=0, composition=BlobHash("h")),
         '{"type":"turn_opened","turn":"t1","index":0,"composition":"h"}',
     ),
@@ -82,6 +86,14 @@ RECORDS: list[tuple[records.Record, str]] = [
         records.OutcomeArrivedLate(call=C, id=EffectId("c1.0.1"), tool="refund", output=o.Success(value=1)),
         '{"type":"outcome_arrived_late","call":"t1.1.0","id":"c1.0.1","tool":"refund","output":{"status":"success",'
         '"value":1}}',
+    ),
+    (
+        records.ToolMembershipChanged(names=("refund", "look"), present=False),
+        '{"type":"tool_membership_changed","names":["refund","look"],"present":false}',
+    ),
+    (
+        records.ToolMembershipChanged(names=("refund",), present=True, call=C),
+        '{"type":"tool_membership_changed","names":["refund"],"present":true,"call":"t1.1.0"}',
     ),
     (
         records.CancelRequested(turn=T, request="r1"),

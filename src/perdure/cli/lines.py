@@ -32,6 +32,7 @@ from perdure.vocab.records import (
     OutcomeArrivedLate,
     Row,
     SessionOpened,
+    ToolMembershipChanged,
     TurnEnded,
     TurnOpened,
 )
@@ -135,6 +136,8 @@ class Reader:
                 return self._settle(fact, settled)
             case OutcomeArrivedLate(tool=tool, output=output):
                 return self._plain(fact, "late news", tool, *_output(output))
+            case ToolMembershipChanged(names=names, present=present):
+                return self._plain(fact, "tools", ", ".join(names), "put back" if present else "taken out")
             case CancelRequested(origin=origin, reason=reason):
                 return self._plain(fact, "cancel", origin or "-", one_line(reason) or "requested", "warn")
             case TurnEnded() as ended:

@@ -60,8 +60,8 @@ Admission: TypeAlias = Admitted | Duplicate | Conflict
 def content_of(item: Item) -> str:
     """What makes two deliveries under one key the same: everything except the ids minted for this try."""
     match item:
-        case Input(parts=parts):
-            return digest(("input", parts))
+        case Input(parts=parts, plugin_input=plugin_input):
+            return digest(("input", parts, plugin_input) if plugin_input else ("input", parts))
         case LateOutcome(call=call, id=effect):
             return digest(("late_outcome", call, effect))
         case Wake(reason=reason):

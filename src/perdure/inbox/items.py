@@ -6,7 +6,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from perdure.codec import encode
+from perdure.codec import Json, encode
 from perdure.ids import CallId, EffectId, InputId, TurnId
 from perdure.vocab.messages import InputPart
 from perdure.vocab.outcomes import ToolOutput
@@ -20,6 +20,7 @@ class Input(Value, frozen=True, tag="input"):
     turn: TurnId
     parts: tuple[InputPart, ...]
     key: str = ""
+    plugin_input: dict[str, Json] | None = None
 
 
 class LateOutcome(Value, frozen=True, tag="late_outcome"):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 from dataclasses import dataclass, field
 
 from perdure.codec import Json, encode, to_json
@@ -60,13 +60,13 @@ class Agent:
         """How far one turn may go."""
         return Limits(max_iterations=self.max_iterations)
 
-    def composition(self) -> Composition:
-        """Everything of this agent that a turn depends on, as it is now."""
+    def composition(self, *, without: Collection[str] = ()) -> Composition:
+        """Everything of this agent that a turn depends on, as it is now, `without` the tools its session lacks."""
         return Composition(
             agent=self.name,
             model=self.resolved.name,
             instructions=self.instructions,
-            tools=self.toolbox.contracts(),
+            tools=tuple(one for one in self.toolbox.contracts() if one.name not in without),
             settings=self.settings,
         )
 

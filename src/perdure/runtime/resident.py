@@ -171,7 +171,7 @@ class Resident:
     # --- opening and resuming
 
     def _open(self, agent: Agent, row: InboxRow, item: Input) -> tuple[Turn, TurnOpened, list[Record]]:
-        composition = agent.composition()
+        composition = agent.composition(without=self.state.without_tools)
         blob = composition_blob(composition)
         self._shared.compositions.put(blob.hash, composition)
         if blob.hash not in self._stored_blobs:
@@ -186,7 +186,9 @@ class Resident:
             view_seq=Seq(self._owned.known_seq + 1) if view_seq is None else view_seq,
             limits=agent.limits if agent.limits != Limits() else None,
         )
-        said = InputAdmitted(input=item.input, turn=item.turn, parts=item.parts, key=item.key)
+        said = InputAdmitted(
+            input=item.input, turn=item.turn, parts=item.parts, key=item.key, plugin_input=item.plugin_input
+        )
         if self._owned.settled and self.state.seq - self._snapshot_seq >= SNAPSHOT_ROWS:
             self._owned.snapshot(Snapshot(self.state.seq, CODE, encode(self.state)))
             self._snapshot_seq = self.state.seq

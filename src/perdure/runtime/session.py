@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from perdure.codec import check_text
+from perdure.codec import Json, check_text, encode, to_json
 from perdure.commit.plan import Entry
 from perdure.errors import Code, Error
 from perdure.ids import InputId, Seq, SessionId, StreamId, TurnId, check_id, session_stream
@@ -136,8 +136,11 @@ class Session:
             )
         return result.text
 
-    async def send(self, text: str, *, key: str | None = None) -> Sent:
+    async def send(self, text: str, *, key: str | None = None, plugin_input: Mapping[str, Json] | None = None) -> Sent:
         """Put an input into the session; durable when this returns. The same key and text again is the same input.
+
+        `plugin_input` is for the host's own code: a JSON value per plugin, which the model never sees and which tools
+        and providers read as `ctx.plugin_input(...)` for the length of the turn.
 
         Raises:
             Error: `input_key_conflict` if the key was used for another text; `input_too_large`; `invalid_text`.
@@ -148,7 +151,13 @@ class Session:
             check_id(key, what="the input key")
         now = rt.clock.wall_ms()
         unique = uuid7(now)
-        item = Input(input=InputId(short_id("in", now)), turn=TurnId(unique), parts=(_checked(text),), key=key or "")
+        item = Input(
+            input=InputId(short_id("in", now)),
+            turn=TurnId(unique),
+            parts=(_checked(text),),
+            key=key or "",
+            plugin_input=_plugin_input(plugin_input),
+        )
         source = f"key:{key}" if key else f"in:{unique}"
         new = delivery(self.stream, source, item, at=now, agent=self._agent)
         serves = rt.takes_work and self._agent in rt.agents
@@ -314,6 +323,18 @@ def _checked(text: object) -> Text:
             hint="store large content elsewhere and give the agent a tool that reads it",
         )
     return Text(text=text)
+
+
+def _plugin_input(given: Mapping[str, Json] | None) -> dict[str, Json] | None:
+    """What the host tells its own code: it must survive a restart, so it is JSON, and not too much of it."""
+    if not given:
+        return None
+    plain = {check_id(name, what="the plugin id"): to_json(value, where=name) for name, value in given.items()}
+    if (size := len(encode(plain))) > MAX_INPUT_BYTES:
+        raise Error(
+            Code.INPUT_TOO_LARGE, f"the plugin input is {size} bytes", because=f"the limit is {MAX_INPUT_BYTES}"
+        )
+    return plain
 
 
 async def _either(here: asyncio.Future[TurnResult], news: Subscription) -> None:

@@ -20,13 +20,14 @@ from perdure.vocab.records import (
     Record,
     Row,
     SessionOpened,
+    ToolMembershipChanged,
     TurnEnded,
     TurnOpened,
 )
 from perdure.vocab.usage import Usage
 from perdure.vocab.wire import Value
 
-CODE = "session-1"
+CODE = "session-2"
 """The version of this fold. A snapshot written by another one is not trusted."""
 
 
@@ -34,7 +35,8 @@ class SessionState(Value, frozen=True):
     """What must be known of a session to go on with it.
 
     `turn_seq` is where the records of the open (or next) turn begin, 0 if there are none yet. `cancels` are the
-    requests for turns that have not ended.
+    requests for turns that have not ended. `without_tools` are the tools of the agent that this session does not have,
+    after `tools_generation` changes.
     """
 
     agent: str = ""
@@ -46,6 +48,8 @@ class SessionState(Value, frozen=True):
     view_turn: int = 0
     cancels: tuple[CancelRequested, ...] = ()
     usage: Usage = Usage()
+    without_tools: tuple[str, ...] = ()
+    tools_generation: int = 0
 
 
 def fold(state: SessionState, seq: Seq, record: Record) -> SessionState:
@@ -62,10 +66,19 @@ def fold(state: SessionState, seq: Seq, record: Record) -> SessionState:
             cancels = tuple(request for request in state.cancels if request.turn != turn)
             ended = replace(state, seq=seq, open_turn=None, turn_seq=Seq(0), cancels=cancels)
             return replace(ended, usage=state.usage + usage)
+        case ToolMembershipChanged():
+            return replace(with_membership(state, record), seq=seq)
         case CancelRequested():
             return replace(state, seq=seq, cancels=(*state.cancels, record))
         case _:
             return replace(state, seq=seq)
+
+
+def with_membership(state: SessionState, change: ToolMembershipChanged) -> SessionState:
+    """The state after one change of the session's tools."""
+    kept = tuple(name for name in state.without_tools if name not in change.names)
+    without = kept if change.present else (*kept, *change.names)
+    return replace(state, without_tools=without, tools_generation=state.tools_generation + 1)
 
 
 def cancel_of(state: SessionState, turn: TurnId) -> CancelRequested | None:

@@ -284,11 +284,11 @@ class Store(Protocol):
 
     # --- blobs
 
-    async def blob(self, hash: BlobHash) -> Blob:
-        """Stored bytes.
+    async def blob(self, hash: BlobHash, *, stream: StreamId | None = None) -> Blob:
+        """Stored bytes; with a stream, only if that stream holds a reference to them.
 
         Raises:
-            Error: `blob_unknown`.
+            Error: `blob_unknown`, whichever of the two it is.
         """
         ...
 

@@ -51,6 +51,7 @@ from perdure.vocab.records import (
     OutcomeArrivedLate,
     Record,
     StopReason,
+    ToolMembershipChanged,
     TurnEnded,
 )
 from perdure.vocab.refs import EffectRef
@@ -116,7 +117,7 @@ def _owed_by_call(turn: Turn, call: Call) -> Owed:
 def advance(turn: Turn, record: Record) -> Turn:
     """Fold one record into the turn. Total: a record that does not fit is an error."""
     match turn.phase, record:
-        case _, InputAdmitted():
+        case _, InputAdmitted() | ToolMembershipChanged():
             return turn
         case _, OutcomeArrivedLate(output=output):
             call = _call_in_doubt(turn, record)
@@ -201,8 +202,9 @@ def _on_settled(turn: Turn, ref: EffectRef, record: EffectSettled) -> Turn:
         case Acting(calls=calls), outcome:
             call = _call_of(turn, calls, ref)
             match ref.tail, outcome:
-                case "", ToolCallOutcome(launch=Done(result=result)) if ref.attempt == call.attempt:
-                    return _with_call(turn, _on_output(call, result.output))
+                case "", ToolCallOutcome(launch=Done(result=result), direct=direct) if ref.attempt == call.attempt:
+                    spent = sum((one.usage for one in direct), turn.usage)
+                    return _with_call(replace(turn, usage=spent), _on_output(call, result.output))
                 case "sleep", SleepOutcome() if call.nap and ref.attempt == call.attempt - 1:
                     return _with_call(turn, replace(call, nap=None))
                 case "probe", DurableStepOutcome() if call.doubt and ref.attempt == call.attempt:

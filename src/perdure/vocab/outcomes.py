@@ -11,6 +11,7 @@ from perdure.vocab.effects import EffectKind
 from perdure.vocab.messages import AttachmentRef, Reply
 from perdure.vocab.processes import ProcessOutcome
 from perdure.vocab.promises import AwaitEventKey, Resolution
+from perdure.vocab.usage import Usage
 from perdure.vocab.wire import Value
 
 FailureClass = Literal["tool", "invalid", "timeout", "cancelled", "unavailable", "internal", "panic"]
@@ -126,11 +127,20 @@ class DirectOutcome(Value, frozen=True, tag="direct"):
     kind: ClassVar[EffectKind] = EffectKind.DIRECT
 
 
+class DirectUsage(Value, frozen=True):
+    """What a model call outside the loop cost, and on whose account."""
+
+    source: str
+    model: str
+    usage: Usage
+
+
 class ToolCallOutcome(Value, frozen=True, tag="tool_call"):
-    """What became of one attempt, with the triggers it fired."""
+    """What became of one attempt, with the triggers it fired and the model calls it made itself."""
 
     launch: Launch
     triggers: tuple[Json, ...] = ()
+    direct: tuple[DirectUsage, ...] = ()
     kind: ClassVar[EffectKind] = EffectKind.TOOL_CALL
 
 

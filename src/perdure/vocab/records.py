@@ -14,7 +14,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from perdure.codec import encode
+from perdure.codec import Json, encode
 from perdure.ids import BlobHash, CallId, EffectId, InputId, Seq, StreamId, TurnId, WorkerId
 from perdure.vocab.effects import Command, EffectKind
 from perdure.vocab.messages import InputPart
@@ -49,6 +49,7 @@ class InputAdmitted(Value, frozen=True, tag="input_admitted"):
     turn: TurnId
     parts: tuple[InputPart, ...]
     key: str = ""
+    plugin_input: dict[str, Json] | None = None
 
 
 class TurnOpened(Value, frozen=True, tag="turn_opened"):
@@ -96,6 +97,14 @@ class OutcomeArrivedLate(Value, frozen=True, tag="outcome_arrived_late"):
     output: ToolOutput
 
 
+class ToolMembershipChanged(Value, frozen=True, tag="tool_membership_changed"):
+    """Tools were taken out of the session's catalog, or put back. Turns that begin after it see the change."""
+
+    names: tuple[str, ...]
+    present: bool
+    call: CallId = CallId("")
+
+
 class CancelRequested(Value, frozen=True, tag="cancel_requested"):
     """Somebody asked for a turn to end. Admitted: written by anyone."""
 
@@ -127,6 +136,7 @@ Record: TypeAlias = (
     | EffectStarted
     | EffectSettled
     | OutcomeArrivedLate
+    | ToolMembershipChanged
     | CancelRequested
     | TurnEnded
 )

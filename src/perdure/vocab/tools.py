@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, TypeAlias
 
 from perdure.codec import Json, digest
 from perdure.vocab.wire import Value
@@ -72,16 +72,78 @@ class ToolDefinition(Value, frozen=True):
     full_parameters: Json = None
 
 
+class MaterializeProjectedValues(Value, frozen=True, tag="materialize_projected_values"):
+    """Arguments that refer to a value are replaced by it before the tool sees them."""
+
+
+class PreserveProjectedRefsInField(Value, frozen=True, tag="preserve_projected_refs_in_field"):
+    """The same, except in this one field of the arguments, where the tool wants the references themselves."""
+
+    field: str
+
+
+ProjectionPolicy: TypeAlias = MaterializeProjectedValues | PreserveProjectedRefsInField
+MATERIALIZE = MaterializeProjectedValues()
+
+
+class ToolManifest(Value, frozen=True):
+    """A tool in a list: everything that can be said of it without its schema. An `internal` one is not for callers."""
+
+    name: str
+    description: str = ""
+    id: str = ""
+    durability: Durability = Durability()
+    hints: ToolHints = ToolHints()
+    projection: ProjectionPolicy = MATERIALIZE
+    activation: Literal["callable", "internal"] = "callable"
+
+    @property
+    def tool_id(self) -> str:
+        """Its id: `tool:{name}` unless it says otherwise."""
+        return self.id or f"tool:{self.name}"
+
+    def contract(self, parameters: Json) -> ToolContract:
+        """The contract that goes with it: the same promises, and the JSON schema of the arguments."""
+        return ToolContract(
+            definition=ToolDefinition(
+                name=self.name, description=self.description, parameters=parameters, hints=self.hints
+            ),
+            durability=self.durability,
+            id=self.id,
+            projection=self.projection,
+        )
+
+
 class ToolContract(Value, frozen=True):
     """Definition and durability together: what a turn captures, so that a deploy cannot change it in flight."""
 
     definition: ToolDefinition
     durability: Durability = Durability()
+    id: str = ""
+    projection: ProjectionPolicy = MATERIALIZE
 
     @property
     def name(self) -> str:
         """The name the model calls it by."""
         return self.definition.name
+
+    @property
+    def tool_id(self) -> str:
+        """Its id: `tool:{name}` unless it says otherwise."""
+        return self.id or f"tool:{self.name}"
+
+    @property
+    def manifest(self) -> ToolManifest:
+        """The contract without its schema."""
+        told = self.definition
+        return ToolManifest(
+            name=told.name,
+            description=told.description,
+            id=self.id,
+            durability=self.durability,
+            hints=told.hints,
+            projection=self.projection,
+        )
 
     @property
     def arguments_digest(self) -> str:

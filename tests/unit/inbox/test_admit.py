@@ -55,6 +55,8 @@ CONTENTS: list[Item] = [
     said(PICTURE, Text(text="hi")),
     said(PICTURE),
     said(),
+    Input(input=InputId("i"), turn=TurnId("t"), parts=(), plugin_input={"crm": 1}),
+    Input(input=InputId("i"), turn=TurnId("t"), parts=(), plugin_input={"crm": 2}),
     late(),
     late(call="c2"),
     late(id="c1.0.2"),

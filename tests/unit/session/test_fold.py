@@ -9,7 +9,15 @@ from msgspec.structs import replace
 from perdure.codec import canonical, encode
 from perdure.ids import BlobHash, Seq, TurnId
 from perdure.session.fold import CODE, SessionState, cancel_of, fold_all
-from perdure.vocab.records import CancelRequested, InputAdmitted, Record, SessionOpened, TurnEnded, TurnOpened
+from perdure.vocab.records import (
+    CancelRequested,
+    InputAdmitted,
+    Record,
+    SessionOpened,
+    ToolMembershipChanged,
+    TurnEnded,
+    TurnOpened,
+)
 from perdure.vocab.usage import Usage
 from tests.unit.session.logs import random_log, rows
 from tests.unit.turn.turning import admitted, cancel, intent, late, ok, opening, said
@@ -78,7 +86,7 @@ def test_a_cancel_request_is_kept_until_its_turn_ends() -> None:
 
 
 def test_the_version_of_the_fold_is_known() -> None:
-    assert CODE == "session-1"
+    assert CODE == "session-2"
 
 
 def test_a_snapshot_is_small_and_holds_no_messages() -> None:
@@ -133,3 +141,12 @@ def test_the_place_of_an_admitted_record_among_owned_ones_does_not_matter(
         folds.append((replace(found, turn_seq=Seq(0)), _beginning(placed, found)))
     assert canonical(folds[0][0]) == canonical(folds[1][0])
     assert folds[0][1] == folds[1][1]
+
+
+def test_tools_are_taken_out_and_put_back_and_every_change_counts() -> None:
+    log = [
+        ToolMembershipChanged(names=("a", "b"), present=False),
+        ToolMembershipChanged(names=("b", "c"), present=False),
+        ToolMembershipChanged(names=("a", "c"), present=True),
+    ]
+    assert state(*log) == SessionState(seq=Seq(3), without_tools=("b",), tools_generation=3)

@@ -9,11 +9,15 @@ from perdure.ids import CallId, EffectId, TurnId, WorkerId
 from perdure.turn.machine import naps, owed, recovery, stopped, unanswered
 from perdure.turn.state import AskModel, EndTurn, Probe, RunCall, Turn, Wait, opened
 from perdure.vocab.outcomes import (
+    CompletedToolCall,
+    DirectUsage,
+    Done,
     Failed,
     InDoubt,
     NotRun,
     SleepOutcome,
     Success,
+    ToolCallOutcome,
 )
 from perdure.vocab.records import EffectSettled, Limits, Record, SessionOpened, TurnEnded
 from perdure.vocab.refs import EffectRef
@@ -167,6 +171,14 @@ def test_the_cap_belongs_to_the_turn() -> None:
 def test_a_call_that_waits_for_its_next_attempt_keeps_its_class_to_itself() -> None:
     tools = {"db": Durability(concurrency_class="db", retry=RetryPolicy(kind="safe", max_attempts=2))}
     assert after(said("db", "db"), broke("c1.0.1", safe=True), **tools) == ["wait c1.0.1.sleep"]
+
+
+def test_what_a_tool_spent_on_models_itself_counts_for_the_turn() -> None:
+    spent = tuple(DirectUsage(source="look", model="m", usage=Usage(input=n, calls=1)) for n in (3, 4))
+    done = CompletedToolCall(call_id=CallId("t1.1.0"), tool_name="once", output=Success(value=1))
+    settled = EffectSettled(id=EffectId("c1.0.1"), outcome=ToolCallOutcome(launch=Done(result=done), direct=spent))
+    turn = folded(begun(once=Durability()), said("once", usage=Usage(output=5, calls=1)), settled)
+    assert turn.usage == Usage(input=7, output=5, calls=3)
 
 
 def test_results_keep_the_models_order_whatever_the_order_of_their_arrival() -> None:

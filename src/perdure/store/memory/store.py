@@ -488,10 +488,10 @@ class MemoryStore:
 
     # --- blobs, change, health
 
-    async def blob(self, hash: BlobHash) -> Blob:
-        """Stored bytes."""
+    async def blob(self, hash: BlobHash, *, stream: StreamId | None = None) -> Blob:
+        """Stored bytes; with a stream, only if it holds a reference."""
         known = self._blobs.get(hash)
-        if known is None:
+        if known is None or (stream is not None and stream not in known.owners):
             raise Error(Code.BLOB_UNKNOWN, "there are no stored bytes of this name", blob=hash)
         return known.blob
 

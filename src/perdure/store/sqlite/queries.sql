@@ -52,6 +52,10 @@ INSERT INTO blob_refs (stream, blob) VALUES (?, ?) ON CONFLICT DO NOTHING
 -- name: blob_read
 SELECT media_type, data FROM blobs WHERE hash = ?
 
+-- name: blob_read_held
+SELECT b.media_type, b.data FROM blobs b JOIN blob_refs r ON r.blob = b.id JOIN streams s ON s.id = r.stream
+WHERE b.hash = ? AND s.stream = ?
+
 -- name: blob_owned
 SELECT blob FROM blob_refs WHERE stream = ?
 

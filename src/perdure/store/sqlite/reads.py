@@ -118,9 +118,9 @@ def _info(row: Cells, alive: set[WorkerId]) -> StreamInfo:
     )
 
 
-def blob(on: Statements, hash: BlobHash) -> Blob:
-    """Stored bytes."""
-    found = on.one("blob_read", (hash,))
+def blob(on: Statements, hash: BlobHash, stream: StreamId | None) -> Blob:
+    """Stored bytes; with a stream, only if it holds a reference."""
+    found = on.one("blob_read", (hash,)) if stream is None else on.one("blob_read_held", (hash, stream))
     if found is None:
         raise Error(Code.BLOB_UNKNOWN, "there are no stored bytes of this name", blob=hash)
     return Blob(hash, *found)

@@ -275,9 +275,9 @@ class SqliteStore:
 
     # --- blobs, change, health
 
-    async def blob(self, hash: BlobHash) -> Blob:
-        """Stored bytes."""
-        return self._reading().point(lambda on: reads.blob(on, hash))
+    async def blob(self, hash: BlobHash, *, stream: StreamId | None = None) -> Blob:
+        """Stored bytes; with a stream, only if it holds a reference."""
+        return self._reading().point(lambda on: reads.blob(on, hash, stream))
 
     async def version(self) -> int:
         """Changes when another process, or another store object of this one, has committed; never by our own commits.

@@ -32,6 +32,14 @@ class BlobLaws:
         await bench.store.append(two.plan(blobs=(PICTURE,)))
         assert await bench.store.blob(PICTURE.hash) == PICTURE
 
+    async def test_a_stream_reads_only_what_it_holds_a_reference_to(self, bench: Bench) -> None:
+        one, two = await held(bench, "one"), await held(bench, "two")
+        await bench.store.append(one.plan(blobs=(PICTURE,)))
+        assert await bench.store.blob(PICTURE.hash, stream=one.stream) == PICTURE
+        with pytest.raises(Error) as caught:
+            await bench.store.blob(PICTURE.hash, stream=two.stream)
+        assert caught.value.code is Code.BLOB_UNKNOWN
+
     async def test_bytes_go_with_their_last_reference(self, bench: Bench) -> None:
         one, two = await held(bench, "one"), await held(bench, "two")
         await bench.store.append(one.plan(blobs=(PICTURE,)))
