@@ -52,6 +52,11 @@ def digest(value: object) -> str:
     return hashlib.sha256(canonical(value)).hexdigest()
 
 
+def brief(digest: str) -> str:
+    """The first 128 bits of a digest: what is kept where it only has to tell one content from another."""
+    return digest[:32]
+
+
 def to_json(value: object, *, where: str = "$") -> Json:
     """Turn a caller's value into plain JSON, or say exactly which part of it JSON cannot carry.
 

@@ -211,7 +211,7 @@ TAMPERED = {
         "effect m2.1 was settled before",
     ),
     "a record is not one": (
-        """UPDATE log SET data = '{"type":"nonsense"}' WHERE seq = 5 AND stream = :stream""",
+        "UPDATE log SET kind = 'nonsense' WHERE seq = 5 AND stream = :stream",
         "a shape this version does not know",
     ),
     "a fingerprint is lost": (

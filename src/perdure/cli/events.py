@@ -7,17 +7,17 @@ from shutil import get_terminal_size
 
 from perdure.cli.lines import Reader
 from perdure.cli.screen import clock, emit, note, one_line, plain, say, took, utc
-from perdure.codec import Json, decode
+from perdure.codec import Json, decode, encode
 from perdure.ids import SessionId
 from perdure.observe.events import Delta, Event, Fact, Gap
 from perdure.vocab.messages import Reply
 from perdure.vocab.outcomes import LlmCallOutcome
-from perdure.vocab.records import EffectSettled, Record, write
+from perdure.vocab.records import EffectSettled, Record
 
 
 def as_json(record: Record) -> Json:
-    """A record as it is stored."""
-    return decode(write(record))
+    """A record with its kind."""
+    return decode(encode(record))
 
 
 def emit_event(session: SessionId, event: Event) -> None:

@@ -20,7 +20,7 @@ from perdure.vocab.outcomes import (
     Success,
     ToolCallOutcome,
 )
-from perdure.vocab.records import EffectSettled, EffectStarted, Record, Row, TurnEnded, TurnOpened, key_of, kind_of
+from perdure.vocab.records import EffectSettled, EffectStarted, Record, Row, TurnEnded, TurnOpened, key_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +72,6 @@ def _order(rows: Sequence[Row], info: StreamInfo) -> Iterator[str]:
 
 def _labels(records: Sequence[tuple[Row, Record]]) -> Iterator[str]:
     for row, record in records:
-        if row.kind != kind_of(record):
-            yield f"#{row.seq}: filed as {row.kind}, but it is {kind_of(record)}"
         if row.key != key_of(record):
             yield f"#{row.seq}: filed under key {row.key}, but its key is {key_of(record)}"
 

@@ -40,16 +40,16 @@ class Entry:
         Raises:
             Error: `invalid_argument` for a record that could be written and never be read again.
         """
-        data = write(record)
+        kind, data = kind_of(record), write(record)
         try:
-            read(data)
+            read(kind, data)
         except Error as problem:
             raise Error(
                 Code.INVALID_ARGUMENT,
-                f"a {kind_of(record)} record has a value of the wrong kind; nothing was written",
+                f"a {kind} record has a value of the wrong kind; nothing was written",
                 because=problem.because,
             ) from None
-        return Entry(kind=kind_of(record), data=data, at=at, key=key_of(record))
+        return Entry(kind, data, at, key_of(record))
 
 
 @dataclass(frozen=True, slots=True)

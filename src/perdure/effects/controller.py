@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
+from perdure.codec import brief
 from perdure.effects.journal import AlreadyRunning, AlreadySettled, Claimed, DeterminismViolation, EffectJournal
 from perdure.errors import Code, Error
 from perdure.ids import EffectId, WorkerId
@@ -174,7 +175,7 @@ class JournaledController:
 
     def settle(self, begun: Begun, outcome: Outcome) -> EffectSettled:
         """Submit the outcome."""
-        fingerprint = "" if self.journal.started(EffectId(begun.envelope.id)) else begun.fingerprint
+        fingerprint = "" if self.journal.started(EffectId(begun.envelope.id)) else brief(begun.fingerprint)
         settled = EffectSettled(id=EffectId(begun.envelope.id), outcome=outcome, fingerprint=fingerprint)
         self.record(settled)
         return settled
@@ -200,7 +201,7 @@ def _started(envelope: Envelope, fingerprint: str, care: Care, worker: WorkerId)
     return EffectStarted(
         id=EffectId(envelope.id),
         kind=envelope.kind,
-        fingerprint=fingerprint,
+        fingerprint=brief(fingerprint),
         command=envelope.command if care.keep_command else None,
         effect=care.effect,
         doubt=care.doubt,

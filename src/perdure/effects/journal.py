@@ -111,11 +111,11 @@ class EffectJournal:
                 pass
 
     def claim(self, envelope: Envelope, fingerprint: str) -> ClaimResult:
-        """May this effect run? The fingerprint is compared before anything else."""
+        """May this effect run? The fingerprint is compared before anything else; the record keeps its beginning."""
         started = self._started.get(EffectId(envelope.id))
         settled = self._settled.get(EffectId(envelope.id))
         stored = (settled and settled.fingerprint) or (started and started.fingerprint) or ""
-        if stored and stored != fingerprint:
+        if not fingerprint.startswith(stored):
             return _violation(envelope, fingerprint, stored, started.command if started else None)
         if settled:
             return AlreadySettled(settled.outcome)

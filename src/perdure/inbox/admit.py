@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from perdure.codec import digest
+from perdure.codec import brief, digest
 from perdure.errors import Code, Error
 from perdure.ids import Fence, InputId, PromiseId, StreamId, TurnId
 from perdure.inbox.items import Input, Item, LateOutcome, Wake, write
@@ -59,13 +59,17 @@ Admission: TypeAlias = Admitted | Duplicate | Conflict
 
 def content_of(item: Item) -> str:
     """What makes two deliveries under one key the same: everything except the ids minted for this try."""
+    return brief(digest(_content(item)))
+
+
+def _content(item: Item) -> tuple[object, ...]:
     match item:
         case Input(parts=parts, plugin_input=plugin_input):
-            return digest(("input", parts, plugin_input) if plugin_input else ("input", parts))
+            return ("input", parts, plugin_input) if plugin_input else ("input", parts)
         case LateOutcome(call=call, id=effect):
-            return digest(("late_outcome", call, effect))
+            return ("late_outcome", call, effect)
         case Wake(reason=reason):
-            return digest(("wake", reason))
+            return ("wake", reason)
 
 
 def delivery(stream: StreamId, source_key: str, item: Item, *, at: int, agent: str | None = None) -> Delivery:

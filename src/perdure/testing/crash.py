@@ -131,7 +131,7 @@ def describe(plan: Plan) -> str:
     """What a plan writes, in a few words."""
     words: list[str] = []
     for entry in plan.entries:
-        record = read(entry.data)
+        record = read(entry.kind, entry.data)
         named = f" {record.id}" if isinstance(record, EffectStarted | EffectSettled) else ""
         words.append(f"{entry.kind}{named}")
     return ", ".join(words) or "nothing"

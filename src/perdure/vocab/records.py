@@ -10,7 +10,7 @@ attempt of the first call of that reply; `.sleep` and `.probe` name what follows
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, get_args
 
 import msgspec
 
@@ -21,7 +21,7 @@ from perdure.vocab.messages import InputPart
 from perdure.vocab.outcomes import Outcome, ToolOutput
 from perdure.vocab.tools import DoubtPolicy, EffectClass
 from perdure.vocab.usage import Usage
-from perdure.vocab.wire import Value, read_stored
+from perdure.vocab.wire import Value, read_stored, unknown_shape
 
 FORMAT = 1
 """The highest record version this code writes and reads."""
@@ -142,7 +142,7 @@ Record: TypeAlias = (
 )
 
 
-_decoder = msgspec.json.Decoder(Record)
+_decoders = {str(type.__struct_config__.tag): msgspec.json.Decoder(type) for type in get_args(Record)}
 
 
 class Row(Value, frozen=True):
@@ -159,21 +159,27 @@ class Row(Value, frozen=True):
     @property
     def record(self) -> Record:
         """The record itself."""
-        return read(self.data)
+        return read(self.kind, self.data)
 
 
 def write(record: Record) -> bytes:
-    """A record as it is stored."""
-    return encode(record)
+    """A record as it is stored: beside its kind, which is therefore not repeated in the bytes."""
+    rest = encode(record)[_TAG_BYTES + len(kind_of(record)) :]
+    return b"{" + rest.removeprefix(b",")
 
 
-def read(data: bytes) -> Record:
+_TAG_BYTES = len('{"type":""')
+
+
+def read(kind: str, data: bytes) -> Record:
     """A stored record.
 
     Raises:
         Error: `format_newer` for a record this version does not know, `store_corrupt` for one that is damaged.
     """
-    return read_stored(_decoder, data, what="record")
+    if (decoder := _decoders.get(kind)) is None:
+        raise unknown_shape("record", f"its kind is {kind!r}")
+    return read_stored(decoder, data, what="record")
 
 
 def kind_of(record: Record) -> str:

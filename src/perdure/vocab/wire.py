@@ -24,11 +24,16 @@ def read_stored(decoder: msgspec.json.Decoder[T], data: bytes, *, what: str) -> 
     try:
         return decoder.decode(data)
     except msgspec.ValidationError as problem:
-        raise Error(
-            Code.FORMAT_NEWER,
-            f"a stored {what} has a shape this version does not know",
-            because=str(problem),
-            hint="open the store with the version that wrote it, or a later one",
-        ) from None
+        raise unknown_shape(what, str(problem)) from None
     except (msgspec.DecodeError, UnicodeDecodeError) as problem:
         raise Error(Code.STORE_CORRUPT, f"a stored {what} is damaged", because=str(problem)) from None
+
+
+def unknown_shape(what: str, because: str) -> Error:
+    """The refusal of something that a later version wrote."""
+    return Error(
+        Code.FORMAT_NEWER,
+        f"a stored {what} has a shape this version does not know",
+        because=because,
+        hint="open the store with the version that wrote it, or a later one",
+    )

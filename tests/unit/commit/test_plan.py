@@ -196,7 +196,7 @@ def test_an_append_of_512_rows_fits_and_one_more_does_not() -> None:
 
 def test_a_record_is_encoded_once_under_the_key_it_claims() -> None:
     assert Entry.of(SessionOpened(agent="a"), at=5) == Entry(
-        kind="session_opened", data=b'{"type":"session_opened","agent":"a"}', at=5, key=None, version=1
+        kind="session_opened", data=b'{"agent":"a"}', at=5, key=None, version=1
     )
     assert Entry.of(CancelRequested(turn=TurnId("t"), request="r"), at=5).key == "gate:t"
     assert Entry.of(TurnEnded(turn=TurnId("t"), status="finished"), at=5).key == "gate:t"

@@ -83,8 +83,8 @@ def test_a_late_outcome_is_the_same_news_whoever_reports_it() -> None:
 
 
 def test_the_content_of_an_input_never_changes_its_spelling() -> None:
-    # sha256 of ["input",[{"text":"hi","type":"text"}]]
-    assert content_of(said(Text(text="hi"))) == "a650a182e902f261929df775ec2507f9c8b8ce505d7a796262f0091c1c19800d"
+    # the first 128 bits of the sha256 of ["input",[{"text":"hi","type":"text"}]]
+    assert content_of(said(Text(text="hi"))) == "a650a182e902f261929df775ec2507f9"
 
 
 def test_only_an_input_opens_a_turn() -> None:

@@ -20,7 +20,7 @@ from perdure.inbox.admit import (
 )
 from perdure.store.protocol import Accepted, AlreadyResolved, Annotated, Resolved, Unknown
 from perdure.store.sqlite.claims import claim_idle
-from perdure.store.sqlite.log import find_row, log_rows, write_log
+from perdure.store.sqlite.log import find_row, log_rows, whole, write_log
 from perdure.store.sqlite.tx import Statements, Tx
 from perdure.vocab.promises import PromiseState, Resolution
 from perdure.vocab.records import FORMAT, SessionOpened
@@ -88,6 +88,7 @@ def delete(tx: Tx, name: StreamId) -> bool:
     blobs = tx.all("blob_owned", (stream,))
     promises = tx.all("promise_owned", (stream,))
     tx.run("grave_dig", (name, fence))
+    tx.run("log_delete", whole(stream))
     tx.run("stream_delete", (stream,))
     for blob in blobs:
         tx.run("blob_collect", blob)

@@ -19,10 +19,11 @@ CREATE TABLE streams (
 );
 CREATE INDEX streams_active ON streams (active) WHERE active = 1;
 
--- fence and n name the append that wrote a row; they are null for what was admitted by somebody else.
+-- The row number is stream and seq in one (32 bits each): a stream lies together, in order, with no index to keep, and
+-- long records stay on their page. fence and n name the append that wrote a row; they are null for what was admitted by
+-- somebody else.
 CREATE TABLE log (
-    stream INTEGER NOT NULL REFERENCES streams (id) ON DELETE CASCADE,
-    seq INTEGER NOT NULL,
+    id INTEGER PRIMARY KEY,
     at INTEGER NOT NULL,
     kind TEXT NOT NULL,
     version INTEGER NOT NULL,
@@ -30,8 +31,9 @@ CREATE TABLE log (
     fence INTEGER,
     n INTEGER,
     data BLOB NOT NULL,
-    PRIMARY KEY (stream, seq)
-) WITHOUT ROWID;
+    stream INTEGER GENERATED ALWAYS AS (id >> 32) VIRTUAL,
+    seq INTEGER GENERATED ALWAYS AS (id & 4294967295) VIRTUAL
+);
 CREATE UNIQUE INDEX log_key ON log (stream, key) WHERE key IS NOT NULL;
 
 CREATE TABLE admissions (
