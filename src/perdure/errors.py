@@ -35,6 +35,9 @@ class Code(StrEnum):
     TURN_FAILED = "turn_failed"
     RECORD_UNKNOWN = "record_unknown"
     RESULT_TIMEOUT = "result_timeout"
+    SESSION_EXISTS = "session_exists"
+    EXPORT_INVALID = "export_invalid"
+    OUTPUT_INVALID = "output_invalid"
 
     # tools as they are registered
     TOOL_INVALID = "tool_invalid"
@@ -61,6 +64,7 @@ class Code(StrEnum):
     STORE_FAILED = "store_failed"
     BLOB_UNKNOWN = "blob_unknown"
     FORMAT_NEWER = "format_newer"
+    CODEC_FAILED = "codec_failed"
 
     # the effect seam
     REPLAY_MISMATCH = "replay_mismatch"
@@ -114,6 +118,9 @@ TRAITS: Mapping[Code, Trait] = {
     Code.TURN_FAILED: Trait(502),
     Code.RECORD_UNKNOWN: _MISSING,
     Code.RESULT_TIMEOUT: Trait(504, "same"),
+    Code.SESSION_EXISTS: _CONFLICT,
+    Code.EXPORT_INVALID: _BAD,
+    Code.OUTPUT_INVALID: Trait(502),
     Code.TOOL_INVALID: _BAD,
     Code.TOOL_NOT_SUPPORTED_YET: Trait(501),
     Code.RUNTIME_CLOSED: _AWAY,
@@ -134,6 +141,7 @@ TRAITS: Mapping[Code, Trait] = {
     Code.STORE_FAILED: _AWAY,
     Code.BLOB_UNKNOWN: _MISSING,
     Code.FORMAT_NEWER: Trait(503),
+    Code.CODEC_FAILED: Trait(503),
     Code.REPLAY_MISMATCH: _CONFLICT,
     Code.RUNTIME_EFFECT_INVOCATION_SUBJECT: _BROKEN,
     Code.RUNTIME_EFFECT_INVOCATION_KIND: _BROKEN,

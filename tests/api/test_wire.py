@@ -112,6 +112,12 @@ RECORDS: list[tuple[records.Record, str]] = [
         '{"type":"turn_ended","turn":"t1","status":"stopped","reason":"cancelled","message":"m","usage":{"input":3,'
         '"calls":1}}',
     ),
+    (records.TitleSet(title="Refund"), '{"type":"title_set","title":"Refund"}'),
+    (records.TagsSet(tags=("eu", "vip")), '{"type":"tags_set","tags":["eu","vip"]}'),
+    (
+        records.RecordRedacted(seq=Seq(7), sha256="ab", origin="api"),
+        '{"type":"record_redacted","seq":7,"sha256":"ab","origin":"api"}',
+    ),
 ]
 
 COMMANDS: list[tuple[e.Command, str]] = [

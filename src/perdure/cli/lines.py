@@ -30,8 +30,11 @@ from perdure.vocab.records import (
     EffectStarted,
     InputAdmitted,
     OutcomeArrivedLate,
+    RecordRedacted,
     Row,
     SessionOpened,
+    TagsSet,
+    TitleSet,
     ToolMembershipChanged,
     TurnEnded,
     TurnOpened,
@@ -142,6 +145,12 @@ class Reader:
                 return self._plain(fact, "cancel", origin or "-", one_line(reason) or "requested", "warn")
             case TurnEnded() as ended:
                 return self._end(fact, ended)
+            case TitleSet(title=title):
+                return self._plain(fact, "title", "-", f'"{one_line(title, 48)}"')
+            case TagsSet(tags=tags):
+                return self._plain(fact, "tags", "-", one_line(", ".join(tags), 48) or "none")
+            case RecordRedacted(seq=seq, origin=origin):
+                return self._plain(fact, "redact", origin or "-", f"what #{seq} said is gone", "warn")
 
     def _plain(self, fact: Fact, kind: str, name: str, result: str, tone: str = "") -> Line:
         return Line(fact.cursor.seq, fact.at, kind, name, result, tone, self._turn)

@@ -7,16 +7,42 @@ record that takes it.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from perdure.errors import Code, Error
-from perdure.ids import BlobHash, Fence, PromiseId, Seq, StreamId, WorkerId
+from perdure.ids import Fence, PromiseId, Seq, StreamId, WorkerId
 from perdure.inbox.admit import Delivery
+from perdure.vocab.blobs import Blob, blob_of
 from perdure.vocab.promises import Resolution
 from perdure.vocab.records import FORMAT, Record, Row, key_of, kind_of, read, write
+
+__all__ = [  # blobs are said in one breath with plans
+    "MAX_COMMIT_BYTES",
+    "MAX_COMMIT_ROWS",
+    "AlreadyApplied",
+    "Apply",
+    "Blob",
+    "ClearTimer",
+    "Entry",
+    "Judgement",
+    "Plan",
+    "Receipt",
+    "Refuse",
+    "SetTimer",
+    "Snapshot",
+    "StreamState",
+    "blob_of",
+    "check_budget",
+    "inbox_gone",
+    "judge",
+    "key_taken",
+    "lease_lost",
+    "other_content",
+    "recall",
+    "same_content",
+]
 
 MAX_COMMIT_BYTES = 1_048_576
 MAX_COMMIT_ROWS = 512
@@ -65,15 +91,6 @@ class ClearTimer:
     """Delete a timer: it fired, or is not needed any more."""
 
     name: str
-
-
-@dataclass(frozen=True, slots=True)
-class Blob:
-    """Bytes that the stream will reference from now on."""
-
-    hash: BlobHash
-    media_type: str
-    data: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,8 +287,3 @@ def check_budget(plan: Plan) -> None:
             because=f"the limit is {MAX_COMMIT_ROWS}",
             stream=plan.stream,
         )
-
-
-def blob_of(value: bytes, media_type: str) -> Blob:
-    """Name bytes by their content."""
-    return Blob(hash=BlobHash(hashlib.sha256(value).hexdigest()), media_type=media_type, data=value)

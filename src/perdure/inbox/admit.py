@@ -7,15 +7,18 @@ from typing import TypeAlias
 
 from perdure.codec import brief, digest
 from perdure.errors import Code, Error
-from perdure.ids import Fence, InputId, PromiseId, StreamId, TurnId
+from perdure.ids import BlobHash, Fence, InputId, PromiseId, StreamId, TurnId
 from perdure.inbox.items import Input, Item, LateOutcome, Wake, write
+from perdure.vocab.blobs import Blob
 
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
     """One thing to put into one stream's inbox.
 
-    `agent` opens the session if it does not exist yet; without it the stream must exist.
+    `agent` opens the session if it does not exist yet; without it the stream must exist. `blobs` are stored and
+    referred to in the same transaction; `refers` names bytes that the tenant has stored already. `sealed` is the item
+    as it is stored when it is not stored in the clear.
     """
 
     stream: StreamId
@@ -24,11 +27,14 @@ class Delivery:
     item: Item
     at: int
     agent: str | None = None
+    blobs: tuple[Blob, ...] = ()
+    refers: tuple[BlobHash, ...] = ()
+    sealed: bytes | None = None
 
     @property
     def data(self) -> bytes:
         """The item as it is stored."""
-        return write(self.item)
+        return write(self.item) if self.sealed is None else self.sealed
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +70,9 @@ def content_of(item: Item) -> str:
 
 def _content(item: Item) -> tuple[object, ...]:
     match item:
-        case Input(parts=parts, plugin_input=plugin_input):
-            return ("input", parts, plugin_input) if plugin_input else ("input", parts)
+        case Input(parts=parts, plugin_input=plugin_input, model=model):
+            said = ("input", parts, plugin_input) if plugin_input else ("input", parts)
+            return (*said, "model", model) if model else said
         case LateOutcome(call=call, id=effect):
             return ("late_outcome", call, effect)
         case Wake(reason=reason):
@@ -118,6 +125,16 @@ def is_news(item: Item) -> bool:
 def wake(stream: StreamId, promise: PromiseId, *, at: int) -> Delivery:
     """What a resolved promise puts into the inbox of each stream that waits for it."""
     return delivery(stream, f"promise:{promise}", Wake(reason=f"promise:{promise}"), at=at)
+
+
+def blob_unknown(hash: BlobHash) -> Error:
+    """The refusal of a reference to bytes that the tenant does not have."""
+    return Error(
+        Code.BLOB_UNKNOWN,
+        "there are no stored bytes of this name; nothing was written",
+        hint="send the bytes themselves",
+        blob=hash,
+    )
 
 
 def key_conflict(new: Delivery) -> Error:

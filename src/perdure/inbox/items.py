@@ -14,13 +14,17 @@ from perdure.vocab.wire import Value, read_stored
 
 
 class Input(Value, frozen=True, tag="input"):
-    """Somebody says something; a turn will answer it. The turn's id is minted here."""
+    """Somebody says something; a turn will answer it. The turn's id is minted here.
+
+    `model` is the one this turn runs on, if it is not the agent's own.
+    """
 
     input: InputId
     turn: TurnId
     parts: tuple[InputPart, ...]
     key: str = ""
     plugin_input: dict[str, Json] | None = None
+    model: str = ""
 
 
 class LateOutcome(Value, frozen=True, tag="late_outcome"):

@@ -6,10 +6,11 @@ from collections.abc import Awaitable
 from dataclasses import dataclass
 from typing import Literal, Protocol, TypeAlias
 
+from perdure.commit.changes import Label, NewStream, Redaction
 from perdure.commit.plan import Blob, Entry, Plan, Receipt, Snapshot
 from perdure.ids import BlobHash, Fence, PromiseId, Seq, StreamId, Tenant, WorkerId
 from perdure.inbox.admit import Admission, Delivery
-from perdure.inbox.items import Item
+from perdure.inbox.items import Item, read
 from perdure.vocab.promises import PromiseState, Resolution
 from perdure.vocab.records import Row
 
@@ -59,13 +60,18 @@ class Loaded:
 
 @dataclass(frozen=True, slots=True)
 class InboxRow:
-    """An item that waits."""
+    """An item that waits, as it is stored."""
 
     id: int
     stream: StreamId
     source_key: str
-    item: Item
+    data: bytes
     at: int
+
+    @property
+    def item(self) -> Item:
+        """The item itself."""
+        return read(self.data)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +92,8 @@ class StreamInfo:
     waiting_inputs: int
     created_at: int
     updated_at: int
+    title: str = ""
+    tags: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,16 +201,39 @@ class Store(Protocol):
         ...
 
     async def admit(self, delivery: Delivery, *, claim_for: WorkerId | None = None) -> Admission:
-        """Put something into a stream's inbox, once. With `claim_for`, also claim the stream if it is free and idle.
+        """Put something into a stream's inbox, once, with the bytes it refers to. With `claim_for`, also claim the
+        stream if it is free and idle.
 
         Raises:
             Error: `session_unknown` if the stream does not exist and the delivery opens none;
-                `session_agent_conflict` if it belongs to another agent.
+                `session_agent_conflict` if it belongs to another agent; `blob_unknown` if it refers to bytes that no
+                stream of its tenant has. Nothing was written.
         """
         ...
 
-    async def annotate(self, stream: StreamId, entry: Entry) -> Annotated:
-        """Append an admitted record, by anyone, unfenced. `entry.key` decides: the first one stands."""
+    async def annotate(self, stream: StreamId, entry: Entry, *, label: Label | None = None) -> Annotated:
+        """Append an admitted record, by anyone, unfenced. `entry.key` decides: the first one stands.
+
+        With `label`, the stream is listed and found by it from now on.
+        """
+        ...
+
+    async def redact(self, redaction: Redaction) -> Annotated:
+        """Take what a record said out of the store, physically; once. Again, it changes nothing.
+
+        The bytes are gone from what the store keeps when this returns, unless somebody is reading them this moment.
+
+        Raises:
+            Error: `session_unknown`, `record_unknown`, `commit_conflict` if the stream has moved. Nothing was written.
+        """
+        ...
+
+    async def create(self, new: NewStream) -> None:
+        """A stream with its past, all of it or nothing.
+
+        Raises:
+            Error: `session_exists`.
+        """
         ...
 
     async def claim(self, stream: StreamId, worker: WorkerId) -> Claim | Held | None:
@@ -251,9 +282,16 @@ class Store(Protocol):
         ...
 
     async def streams(
-        self, *, tenant: Tenant, kind: str, limit: int, before: tuple[int, StreamId] | None = None
+        self,
+        *,
+        tenant: Tenant,
+        kind: str,
+        limit: int,
+        before: tuple[int, StreamId] | None = None,
+        tag: str | None = None,
     ) -> tuple[StreamInfo, ...]:
-        """Streams, the most recently changed first; `before` continues after the last row of the page before."""
+        """Streams, the most recently changed first; `before` continues after the last row of the page before. With
+        `tag`, only those that have it."""
         ...
 
     async def drop_snapshot(self, stream: StreamId) -> None:

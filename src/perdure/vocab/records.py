@@ -43,13 +43,15 @@ class SessionOpened(Value, frozen=True, tag="session_opened"):
 
 
 class InputAdmitted(Value, frozen=True, tag="input_admitted"):
-    """An input entered the log and will be answered by this turn."""
+    """An input entered the log and will be answered by this turn, on the model that was asked for with it."""
 
     input: InputId
     turn: TurnId
     parts: tuple[InputPart, ...]
     key: str = ""
     plugin_input: dict[str, Json] | None = None
+    model: str = ""
+    redacted: str = ""
 
 
 class TurnOpened(Value, frozen=True, tag="turn_opened"):
@@ -78,6 +80,7 @@ class EffectStarted(Value, frozen=True, tag="effect_started"):
     worker: WorkerId = WorkerId("")
     deadline_at: int | None = None
     due_at: int | None = None
+    redacted: str = ""
 
 
 class EffectSettled(Value, frozen=True, tag="effect_settled"):
@@ -86,6 +89,7 @@ class EffectSettled(Value, frozen=True, tag="effect_settled"):
     id: EffectId
     outcome: Outcome
     fingerprint: str = ""
+    redacted: str = ""
 
 
 class OutcomeArrivedLate(Value, frozen=True, tag="outcome_arrived_late"):
@@ -95,6 +99,7 @@ class OutcomeArrivedLate(Value, frozen=True, tag="outcome_arrived_late"):
     id: EffectId
     tool: str
     output: ToolOutput
+    redacted: str = ""
 
 
 class ToolMembershipChanged(Value, frozen=True, tag="tool_membership_changed"):
@@ -112,10 +117,42 @@ class CancelRequested(Value, frozen=True, tag="cancel_requested"):
     request: str
     origin: str = ""
     reason: str = ""
+    redacted: str = ""
+
+
+class TitleSet(Value, frozen=True, tag="title_set"):
+    """Somebody named the session. Admitted: the last one counts."""
+
+    title: str
+    redacted: str = ""
+
+
+class TagsSet(Value, frozen=True, tag="tags_set"):
+    """Somebody tagged the session. Admitted: the last one counts, as a whole."""
+
+    tags: tuple[str, ...]
+    redacted: str = ""
+
+
+class RecordRedacted(Value, frozen=True, tag="record_redacted"):
+    """What the record at `seq` said was replaced by its sha256. Admitted: written by anyone."""
+
+    seq: Seq
+    sha256: str
+    origin: str = ""
 
 
 StopReason = Literal[
-    "cancelled", "max_iterations", "no_progress", "provider_error", "refused", "composition_lost", "replay_mismatch"
+    "cancelled",
+    "max_iterations",
+    "no_progress",
+    "provider_error",
+    "refused",
+    "composition_lost",
+    "replay_mismatch",
+    "instructions_failed",
+    "output_invalid",
+    "imported",
 ]
 
 
@@ -127,6 +164,7 @@ class TurnEnded(Value, frozen=True, tag="turn_ended"):
     reason: StopReason | None = None
     message: str = ""
     usage: Usage = Usage()
+    redacted: str = ""
 
 
 Record: TypeAlias = (
@@ -139,6 +177,9 @@ Record: TypeAlias = (
     | ToolMembershipChanged
     | CancelRequested
     | TurnEnded
+    | TitleSet
+    | TagsSet
+    | RecordRedacted
 )
 
 
@@ -202,6 +243,11 @@ def end_key(turn: TurnId) -> str:
     return f"end:{turn}"
 
 
+def redaction_key(seq: Seq) -> str:
+    """The log key of a record's redaction: it happens once."""
+    return f"redact:{seq}"
+
+
 def key_of(record: Record) -> str | None:
     """The log key a record claims, if it claims one."""
     match record:
@@ -211,5 +257,7 @@ def key_of(record: Record) -> str | None:
             return end_key(turn)
         case TurnEnded(turn=turn) | CancelRequested(turn=turn):
             return gate_key(turn)
+        case RecordRedacted(seq=seq):
+            return redaction_key(seq)
         case _:
             return None

@@ -77,7 +77,8 @@ async def test_a_damaged_store_is_reported_as_damaged(path: Path) -> None:
         await store.append(plan(claim, ANN, n, entry("x" * 500)))
     await store.close()
     damaged = bytearray(contents(path))
-    for page in range(2, len(damaged) // 4096):
+    pages = len(damaged) // 4096
+    for page in range(pages // 2, pages):  # the log stands last; the schema is left alone
         damaged[page * 4096 : page * 4096 + 64] = b"\xff" * 64
     fill(path, bytes(damaged))
     store = SqliteStore(path, RealClock())

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from msgspec.structs import replace
+
 from perdure.commit.plan import Blob, Entry, Snapshot, StreamState
 from perdure.ids import BlobHash, Fence, InputId, PromiseId, Seq, StreamId, TurnId, WorkerId, stream_names
 from perdure.store.protocol import InboxRow
@@ -39,10 +41,13 @@ class Stream:
     keys: dict[str, Row] = field(default_factory=dict[str, Row])
     admissions: dict[str, tuple[str, TurnId, InputId]] = field(default_factory=dict[str, tuple[str, TurnId, InputId]])
     inbox: dict[int, InboxRow] = field(default_factory=dict[int, InboxRow])
+    news: set[int] = field(default_factory=set[int])
     timers: dict[str, int] = field(default_factory=dict[str, int])
     waits: set[PromiseId] = field(default_factory=set[PromiseId])
     blobs: set[BlobHash] = field(default_factory=set[BlobHash])
     snapshot: Snapshot | None = None
+    title: str = ""
+    tags: tuple[str, ...] = ()
 
     @property
     def last_seq(self) -> Seq:
@@ -75,6 +80,13 @@ class Stream:
             self.keys[entry.key] = row
         self.format = max(self.format, entry.version)
         return row
+
+    def rewrite(self, seq: Seq, data: bytes) -> None:
+        """Another payload for a record that stands."""
+        stored = self.log[seq - 1]
+        stored.row = replace(stored.row, data=data)
+        if stored.row.key is not None:
+            self.keys[stored.row.key] = stored.row
 
     def written_by(self, fence: Fence, n: int) -> tuple[tuple[Row, ...], Seq]:
         """The rows of one append, and the last row the same fence wrote before it."""

@@ -8,6 +8,15 @@ import os
 from collections.abc import Iterable
 
 from perdure.clock import Clock
+from perdure.commit.changes import (
+    REDACTED,
+    Label,
+    NewStream,
+    Redaction,
+    record_unknown,
+    stream_exists,
+    stream_moved,
+)
 from perdure.commit.plan import (
     AlreadyApplied,
     Apply,
@@ -30,7 +39,9 @@ from perdure.inbox.admit import (
     Admitted,
     Conflict,
     Delivery,
+    blob_unknown,
     decide,
+    delivery,
     ids_of,
     is_news,
     key_conflict,
@@ -38,6 +49,7 @@ from perdure.inbox.admit import (
     stream_unknown,
     wake,
 )
+from perdure.inbox.items import Wake
 from perdure.store.memory.state import UNFENCED, Counted, Stream, Worker
 from perdure.store.protocol import (
     START,
@@ -202,6 +214,8 @@ class MemoryStore:
             opens(agent, new)
             agents[new.stream] = agent or new.agent
             known = target.admissions.get(new.source_key) if target else None
+            if known is None:
+                self._check_refers(new)
             if isinstance(decide(known, new), Conflict) or contents.get((new.stream, new.source_key), new.content) != (
                 new.content
             ):
@@ -215,14 +229,13 @@ class MemoryStore:
             stream.write(entry, fence=plan.fence, n=plan.n)
         for inbox_id in plan.consume:
             del stream.inbox[inbox_id]
+            stream.news.discard(inbox_id)
         for timer in plan.timers:
             if isinstance(timer, SetTimer):
                 stream.timers.setdefault(timer.name, timer.due_at)
             else:
                 stream.timers.pop(timer.name, None)
-        for blob in plan.blobs:
-            self._blobs.setdefault(blob.hash, Counted(blob)).owners.add(plan.stream)
-            stream.blobs.add(blob.hash)
+        self._refer(stream, plan.blobs)
         if plan.snapshot is not None:
             stream.snapshot = plan.snapshot
         for new in plan.deliveries:
@@ -279,12 +292,15 @@ class MemoryStore:
 
     def _admit(self, new: Delivery) -> Admission:
         stream = self._streams.get(new.stream)
-        if opens(stream.agent if stream else None, new):
-            stream = self._open_stream(new)
-        assert stream is not None  # opens() refuses what neither exists nor is opened
-        judged = decide(stream.admissions.get(new.source_key), new)
+        opening = opens(stream.agent if stream else None, new)
+        judged = decide(stream.admissions.get(new.source_key) if stream else None, new)
         if judged is not None:
             return judged
+        self._check_refers(new)
+        if opening:
+            stream = self._open_stream(new)
+        assert stream is not None  # opens() refuses what neither exists nor is opened
+        self._refer(stream, (*new.blobs, *(self._blobs[hash].blob for hash in new.refers)))
         stream.admissions[new.source_key] = (new.content, *ids_of(new.item))
         return Admitted(self._deliver(stream, new))
 
@@ -297,17 +313,83 @@ class MemoryStore:
 
     def _deliver(self, stream: Stream, new: Delivery) -> int:
         inbox_id = next(self._inbox_ids)
-        stream.inbox[inbox_id] = InboxRow(inbox_id, new.stream, new.source_key, new.item, new.at)
+        stream.inbox[inbox_id] = InboxRow(inbox_id, new.stream, new.source_key, new.data, new.at)
+        if is_news(new.item):
+            stream.news.add(inbox_id)
         return inbox_id
 
-    async def annotate(self, stream: StreamId, entry: Entry) -> Annotated:
+    def _check_refers(self, new: Delivery) -> None:
+        """Bytes may be referred to again by whose tenant has them."""
+        tenant = stream_names(new.stream)[0]
+        for hash in new.refers:
+            owners = self._blobs[hash].owners if hash in self._blobs else ()
+            if all(stream_names(owner)[0] != tenant for owner in owners):
+                raise blob_unknown(hash)
+
+    def _refer(self, stream: Stream, blobs: Iterable[Blob]) -> None:
+        for blob in blobs:
+            self._blobs.setdefault(blob.hash, Counted(blob)).owners.add(stream.id)
+            stream.blobs.add(blob.hash)
+
+    def _unrefer(self, stream: Stream, hashes: Iterable[BlobHash]) -> None:
+        for hash in hashes:
+            stream.blobs.discard(hash)
+            if (counted := self._blobs.get(hash)) is not None:
+                counted.owners.discard(stream.id)
+                if not counted.owners:
+                    del self._blobs[hash]
+
+    async def annotate(self, stream: StreamId, entry: Entry, *, label: Label | None = None) -> Annotated:
         """Append an admitted record, unfenced; the first one under a key stands."""
         found = self._existing(stream)
         if entry.key is not None and entry.key in found.keys:
             return Annotated(found.keys[entry.key], new=False)
         found.updated_at = self._clock.wall_ms()
+        if label is not None:
+            _relabel(found, label)
         self._committed()
         return Annotated(found.write(entry), new=True)
+
+    async def redact(self, redaction: Redaction) -> Annotated:
+        """Replace what a record said, once; its snapshot and the references it alone had go too."""
+        stream = self._existing(redaction.stream)
+        note = redaction.note
+        if note.key is not None and note.key in stream.keys:
+            return Annotated(stream.keys[note.key], new=False)
+        if not 1 <= redaction.seq <= stream.last_seq:
+            raise record_unknown(redaction.stream, redaction.seq)
+        moved = stream.last_seq != redaction.known_seq or max(stream.inbox, default=0) > redaction.known_inbox
+        if redaction.drops and moved:
+            raise stream_moved(redaction.stream)
+        stream.rewrite(redaction.seq, redaction.data)
+        stream.snapshot = None
+        self._unrefer(stream, redaction.drops)
+        wake_owner = delivery(stream.id, f"{REDACTED}:{redaction.seq}", Wake(reason=REDACTED), at=redaction.at)
+        self._deliver(stream, wake_owner)
+        stream.updated_at = self._clock.wall_ms()
+        self._committed()
+        return Annotated(stream.write(note), new=True)
+
+    async def create(self, new: NewStream) -> None:
+        """A stream with its past."""
+        if new.stream in self._streams:
+            raise stream_exists(new.stream)
+        now = self._clock.wall_ms()
+        stream = Stream(new.stream, new.agent, now, now, fence=self._graves.get(new.stream, UNFENCED))
+        keys: dict[str, str] = {}
+        for entry in new.entries:
+            if entry.key is not None and entry.key in keys:
+                raise key_taken(new.stream, entry.key, keys[entry.key])
+            if entry.key is not None:
+                keys[entry.key] = entry.kind
+        for entry in new.entries:
+            stream.write(entry)
+        for known in new.admissions:
+            stream.admissions[known.source_key] = (known.content, known.turn, known.input)
+        _relabel(stream, new.label)
+        self._streams[new.stream] = stream
+        self._refer(stream, new.blobs)
+        self._committed()
 
     def _existing(self, stream: StreamId) -> Stream:
         found = self._streams.get(stream)
@@ -351,7 +433,7 @@ class MemoryStore:
 
     def _has_work(self, stream: Stream, now: int) -> bool:
         due = any(due_at <= now for due_at in stream.timers.values())
-        waiting = any(is_news(row.item) or not stream.parked for row in stream.inbox.values())
+        waiting = any(id in stream.news or not stream.parked for id in stream.inbox)
         return waiting or due or stream.active
 
     def _may_drive(self, stream: Stream, worker: WorkerId) -> bool:
@@ -397,10 +479,16 @@ class MemoryStore:
         return self._info(found) if found else None
 
     async def streams(
-        self, *, tenant: Tenant, kind: str, limit: int, before: tuple[int, StreamId] | None = None
+        self,
+        *,
+        tenant: Tenant,
+        kind: str,
+        limit: int,
+        before: tuple[int, StreamId] | None = None,
+        tag: str | None = None,
     ) -> tuple[StreamInfo, ...]:
         """Streams, the most recently changed first."""
-        mine = [s for s in self._streams.values() if s.names[:2] == (tenant, kind)]
+        mine = [s for s in self._streams.values() if s.names[:2] == (tenant, kind) and (tag is None or tag in s.tags)]
         mine.sort(key=lambda s: (s.updated_at, s.id), reverse=True)
         rest = [s for s in mine if before is None or (s.updated_at, s.id) < before]
         return tuple(self._info(s) for s in rest[:limit])
@@ -422,6 +510,8 @@ class MemoryStore:
             waiting_inputs=len(s.inbox),
             created_at=s.created_at,
             updated_at=s.updated_at,
+            title=s.title,
+            tags=s.tags,
         )
 
     # --- removal
@@ -438,10 +528,7 @@ class MemoryStore:
         if found is None:
             return False
         self._graves[stream] = found.fence
-        for blob in found.blobs:
-            self._blobs[blob].owners.discard(stream)
-            if not self._blobs[blob].owners:
-                del self._blobs[blob]
+        self._unrefer(found, tuple(found.blobs))
         for promise in [p.id for p in self._promises.values() if p.stream == stream]:
             del self._promises[promise]
             self._wake(promise, self._clock.wall_ms())
@@ -506,3 +593,10 @@ class MemoryStore:
             detail = f"{len(stuck)} unfinished streams have no live worker; any worker will take them"
             return (Diagnosis("warn", "leases", detail),)
         return (Diagnosis("ok", "leases", "no unfinished stream is without a live worker"),)
+
+
+def _relabel(stream: Stream, label: Label) -> None:
+    if label.title is not None:
+        stream.title = label.title
+    if label.tags is not None:
+        stream.tags = tuple(sorted(label.tags))

@@ -3,24 +3,37 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 
 from perdure.codec import decode, encode
-from perdure.commit.plan import Entry
-from perdure.ids import PromiseId, Seq, StreamId, WorkerId, stream_names
+from perdure.commit.changes import (
+    REDACTED,
+    Label,
+    NewStream,
+    Redaction,
+    record_unknown,
+    stream_exists,
+    stream_moved,
+)
+from perdure.commit.plan import Blob, Entry
+from perdure.ids import BlobHash, PromiseId, Seq, StreamId, WorkerId, stream_names
 from perdure.inbox.admit import (
     Admission,
     Admitted,
     Delivery,
+    blob_unknown,
     decide,
+    delivery,
     ids_of,
     is_news,
     opens,
     stream_unknown,
     wake,
 )
+from perdure.inbox.items import Wake
 from perdure.store.protocol import Accepted, AlreadyResolved, Annotated, Resolved, Unknown
 from perdure.store.sqlite.claims import claim_idle
-from perdure.store.sqlite.log import find_row, log_rows, whole, write_log
+from perdure.store.sqlite.log import find_row, log_rows, place, whole, write_log
 from perdure.store.sqlite.tx import Statements, Tx
 from perdure.vocab.promises import PromiseState, Resolution
 from perdure.vocab.records import FORMAT, SessionOpened
@@ -41,20 +54,55 @@ def deliver(tx: Tx, new: Delivery) -> Admission:
     judged = decide(tx.one("admission_find", (stream, new.source_key)), new)
     if judged is not None:
         return judged
+    refer(tx, stream, new.blobs)
+    _refer_again(tx, stream, new)
     tx.run("admission_insert", (stream, new.source_key, new.content, *ids_of(new.item)))
     return Admitted(_put(tx, stream, new))
 
 
 def _open_stream(tx: Tx, new: Delivery) -> int:
-    tenant, kind, name = stream_names(new.stream)
     opened = Entry.of(SessionOpened(agent=new.agent or ""), at=new.at)
-    values = {"stream": new.stream, "tenant": tenant, "kind": kind, "name": name, "agent": new.agent}
+    return _begin_stream(tx, new.stream, new.agent or "", (opened,))
+
+
+def _begin_stream(tx: Tx, name: StreamId, agent: str, entries: tuple[Entry, ...]) -> int:
+    tenant, kind, short = stream_names(name)
+    values = {"stream": name, "tenant": tenant, "kind": kind, "name": short, "agent": agent}
     now = tx.clock.wall_ms()
-    stream = tx.run("stream_open", values | {"format": FORMAT, "now": now}).lastrowid
+    format = max([FORMAT, *(entry.version for entry in entries)])
+    stream = tx.run("stream_open", values | {"format": format, "now": now}).lastrowid
     assert stream is not None
-    write_log(tx, (new.stream, stream), Seq(1), (opened,), by=None)
-    tx.run("stream_annotated", (1, FORMAT, now, stream))
+    write_log(tx, (name, stream), Seq(1), entries, by=None)
+    tx.run("stream_annotated", (len(entries), format, now, stream))
     return stream
+
+
+def create(tx: Tx, new: NewStream) -> None:
+    """A stream with its past."""
+    if tx.one("stream_target", (new.stream,)) is not None:
+        raise stream_exists(new.stream)
+    stream = _begin_stream(tx, new.stream, new.agent, new.entries)
+    refer(tx, stream, new.blobs)
+    for known in new.admissions:
+        tx.run("admission_insert", (stream, known.source_key, known.content, known.turn, known.input))
+    _relabel(tx, stream, new.stream, new.label)
+
+
+def refer(tx: Tx, stream: int, blobs: Iterable[Blob]) -> None:
+    """Store bytes that are not there yet, and let a stream refer to them."""
+    for blob in blobs:
+        known = tx.one("blob_find", (blob.hash,))
+        stored = known[0] if known else tx.run("blob_insert", (blob.hash, blob.media_type, blob.data)).lastrowid
+        tx.run("blob_refer", (stream, stored))
+
+
+def _refer_again(tx: Tx, stream: int, new: Delivery) -> None:
+    """Bytes may be referred to again by whose tenant has them."""
+    for hash in new.refers:
+        known = tx.one("blob_of_tenant", (hash, stream_names(new.stream)[0]))
+        if known is None:
+            raise blob_unknown(hash)
+        tx.run("blob_refer", (stream, known[0]))
 
 
 def _put(tx: Tx, stream: int, new: Delivery) -> int:
@@ -63,7 +111,7 @@ def _put(tx: Tx, stream: int, new: Delivery) -> int:
     return inbox_id
 
 
-def annotate(tx: Tx, name: StreamId, entry: Entry) -> Annotated:
+def annotate(tx: Tx, name: StreamId, entry: Entry, label: Label | None = None) -> Annotated:
     """Append an admitted record; under a key that is taken, the record that has it."""
     found = tx.one("stream_state", (name,))
     if found is None:
@@ -75,8 +123,48 @@ def annotate(tx: Tx, name: StreamId, entry: Entry) -> Annotated:
     seq = Seq(last_seq + 1)
     write_log(tx, (name, stream), seq, (entry,), by=None)
     tx.run("stream_annotated", (seq, max(format, entry.version), tx.clock.wall_ms(), stream))
+    if label is not None:
+        _relabel(tx, stream, name, label)
     row = (seq, entry.at, entry.kind, entry.data, entry.key, entry.version)
     return Annotated(log_rows(name, [row])[0], new=True)
+
+
+def _relabel(tx: Tx, stream: int, name: StreamId, label: Label) -> None:
+    if label.title is not None:
+        tx.run("title_put", (stream, label.title))
+    if label.tags is not None:
+        tx.run("tags_clear", (stream,))
+        for tag in label.tags:
+            tx.run("tag_put", (stream_names(name)[0], tag, stream))
+
+
+def redact(tx: Tx, redaction: Redaction) -> Annotated:
+    """Replace what a record said, once; its snapshot and the references it alone had go too."""
+    name = redaction.stream
+    found = tx.one("stream_state", (name,))
+    if found is None:
+        raise stream_unknown(name)
+    stream, last_seq = found[0], found[4]
+    noted = annotate(tx, name, redaction.note)
+    if not noted.new:
+        return noted
+    (last_inbox,) = tx.one("inbox_last", (stream,))
+    if redaction.drops and (last_seq != redaction.known_seq or last_inbox > redaction.known_inbox):
+        raise stream_moved(name)
+    if redaction.seq > last_seq or tx.run("log_rewrite", (redaction.data, place(stream, redaction.seq))).rowcount != 1:
+        raise record_unknown(name, redaction.seq)
+    tx.run("snapshot_drop", (name,))
+    _unrefer(tx, stream, redaction.drops)
+    wake_owner = delivery(name, f"{REDACTED}:{redaction.seq}", Wake(reason=REDACTED), at=redaction.at)
+    _put(tx, stream, wake_owner)
+    return noted
+
+
+def _unrefer(tx: Tx, stream: int, hashes: Iterable[BlobHash]) -> None:
+    for hash in hashes:
+        if (known := tx.one("blob_find", (hash,))) is not None:
+            tx.run("blob_unrefer", (stream, known[0]))
+            tx.run("blob_collect", known)
 
 
 def delete(tx: Tx, name: StreamId) -> bool:

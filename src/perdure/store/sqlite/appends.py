@@ -19,7 +19,7 @@ from perdure.commit.plan import (
 )
 from perdure.ids import PromiseId, Seq
 from perdure.inbox.admit import Conflict, key_conflict
-from perdure.store.sqlite.admissions import deliver
+from perdure.store.sqlite.admissions import deliver, refer
 from perdure.store.sqlite.claims import extend
 from perdure.store.sqlite.log import log_rows, place, whole, write_log
 from perdure.store.sqlite.tx import Statements, Tx
@@ -61,10 +61,7 @@ def _side_effects(tx: Tx, plan: Plan, stream: int) -> None:
             tx.run("timer_set", (stream, timer.name, timer.due_at))
         else:
             tx.run("timer_clear", (stream, timer.name))
-    for blob in plan.blobs:
-        known = tx.one("blob_find", (blob.hash,))
-        stored = known[0] if known else tx.run("blob_insert", (blob.hash, blob.media_type, blob.data)).lastrowid
-        tx.run("blob_refer", (stream, stored))
+    refer(tx, stream, plan.blobs)
     if plan.snapshot is not None:
         tx.run("snapshot_put", (stream, plan.snapshot.seq, plan.snapshot.code, plan.snapshot.data))
     for delivery in plan.deliveries:

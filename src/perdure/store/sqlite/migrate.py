@@ -61,10 +61,26 @@ def _set(connection: sqlite3.Connection, pragma: str, path: Path) -> None:
 def _pragmas(synchronous: Synchronous, read_only: bool) -> list[str]:
     if read_only:
         return ["query_only = 1"]
-    pragmas = [f"synchronous = {synchronous}", "foreign_keys = 1", "secure_delete = FAST", "wal_autocheckpoint = 0"]
+    pragmas = [f"synchronous = {synchronous}", "foreign_keys = 1", "secure_delete = ON", "wal_autocheckpoint = 0"]
     if sys.platform == "darwin":  # where a plain fsync does not reach the platter
         pragmas += ["fullfsync = 1", "checkpoint_fullfsync = 1"]
     return pragmas
+
+
+def empty_wal(connection: sqlite3.Connection, *, limit_s: float = 5.0) -> bool:
+    """Move the write-ahead log into the file and cut it to nothing. False: somebody was in the way all the time."""
+    give_up = time.monotonic() + limit_s
+    while time.monotonic() < give_up:
+        try:
+            (busy, _, _) = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+        except sqlite3.OperationalError as problem:
+            if not is_busy(problem):
+                raise
+            busy = 1
+        if not busy:
+            return True
+        time.sleep(random.uniform(0.001, 0.01))
+    return False
 
 
 def prepare(path: Path, connection: sqlite3.Connection) -> None:

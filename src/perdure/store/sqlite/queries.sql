@@ -27,6 +27,9 @@ SELECT coalesce(max(seq), 0) FROM log WHERE id BETWEEN ? AND ? AND fence = ? AND
 SELECT l.seq, l.at, l.kind, l.data, l.key, l.version
 FROM streams AS s JOIN log AS l ON l.stream = s.id AND l.key = ? WHERE s.stream = ?
 
+-- name: log_rewrite
+UPDATE log SET data = ? WHERE id = ?
+
 -- name: log_read
 SELECT l.seq, l.at, l.kind, l.data, l.key, l.version
 FROM streams AS s JOIN log AS l ON l.id > (s.id << 32) + ? AND l.id <= (s.id << 32) + ?
@@ -55,6 +58,13 @@ INSERT INTO blobs (hash, media_type, data) VALUES (?, ?, ?)
 
 -- name: blob_refer
 INSERT INTO blob_refs (stream, blob) VALUES (?, ?) ON CONFLICT DO NOTHING
+
+-- name: blob_of_tenant
+SELECT b.id FROM blobs AS b JOIN blob_refs AS r ON r.blob = b.id JOIN streams AS s ON s.id = r.stream
+WHERE b.hash = ? AND s.tenant = ? LIMIT 1
+
+-- name: blob_unrefer
+DELETE FROM blob_refs WHERE stream = ? AND blob = ?
 
 -- name: blob_read
 SELECT media_type, data FROM blobs WHERE hash = ?
@@ -112,6 +122,9 @@ INSERT INTO admissions (stream, source_key, content, turn, input) VALUES (?, ?, 
 
 -- name: inbox_insert
 INSERT INTO inbox (stream, source_key, at, news, data) VALUES (?, ?, ?, ?, ?)
+
+-- name: inbox_last
+SELECT coalesce(max(id), 0) FROM inbox WHERE stream = ?
 
 -- name: inbox_read
 SELECT i.id, i.source_key, i.data, i.at FROM streams AS s JOIN inbox AS i ON i.stream = s.id
@@ -180,15 +193,37 @@ ORDER BY s.id LIMIT :limit
 
 -- name: stream_read
 SELECT s.stream, s.tenant, s.kind, s.name, s.agent, s.last_seq, s.fence, s.owner, s.active, s.parked,
-    (SELECT count(*) FROM inbox AS i WHERE i.stream = s.id), s.created_at, s.updated_at
+    (SELECT count(*) FROM inbox AS i WHERE i.stream = s.id), s.created_at, s.updated_at,
+    (SELECT title FROM titles AS t WHERE t.stream = s.id),
+    (SELECT json_group_array(tag) FROM (SELECT tag FROM tags AS g WHERE g.stream = s.id ORDER BY tag))
 FROM streams AS s WHERE s.stream = ?
 
 -- name: stream_list
 SELECT s.stream, s.tenant, s.kind, s.name, s.agent, s.last_seq, s.fence, s.owner, s.active, s.parked,
-    (SELECT count(*) FROM inbox AS i WHERE i.stream = s.id), s.created_at, s.updated_at
+    (SELECT count(*) FROM inbox AS i WHERE i.stream = s.id), s.created_at, s.updated_at,
+    (SELECT title FROM titles AS t WHERE t.stream = s.id),
+    (SELECT json_group_array(tag) FROM (SELECT tag FROM tags AS g WHERE g.stream = s.id ORDER BY tag))
 FROM streams AS s
 WHERE s.tenant = ? AND s.kind = ? AND (s.updated_at, s.stream) < (?, ?)
 ORDER BY s.updated_at DESC, s.stream DESC LIMIT ?
+
+-- name: stream_list_tagged
+SELECT s.stream, s.tenant, s.kind, s.name, s.agent, s.last_seq, s.fence, s.owner, s.active, s.parked,
+    (SELECT count(*) FROM inbox AS i WHERE i.stream = s.id), s.created_at, s.updated_at,
+    (SELECT title FROM titles AS t WHERE t.stream = s.id),
+    (SELECT json_group_array(tag) FROM (SELECT tag FROM tags AS g WHERE g.stream = s.id ORDER BY tag))
+FROM tags AS wanted JOIN streams AS s ON s.id = wanted.stream
+WHERE wanted.tenant = ? AND wanted.tag = ? AND s.kind = ? AND (s.updated_at, s.stream) < (?, ?)
+ORDER BY s.updated_at DESC, s.stream DESC LIMIT ?
+
+-- name: title_put
+INSERT INTO titles (stream, title) VALUES (?, ?) ON CONFLICT DO UPDATE SET title = excluded.title
+
+-- name: tags_clear
+DELETE FROM tags WHERE stream = ?
+
+-- name: tag_put
+INSERT INTO tags (tenant, tag, stream) VALUES (?, ?, ?) ON CONFLICT DO NOTHING
 
 -- name: stream_unfinished
 SELECT owner, count(*) FROM streams WHERE active = 1 GROUP BY owner

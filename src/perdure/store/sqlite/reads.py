@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from perdure.commit.plan import Blob, Snapshot
 from perdure.errors import Code, Error
 from perdure.ids import BlobHash, Seq, StreamId, Tenant, WorkerId
-from perdure.inbox.items import read as read_item
 from perdure.store.protocol import Diagnosis, InboxRow, Loaded, StreamInfo
 from perdure.store.sqlite.claims import find_worker, list_workers
 from perdure.store.sqlite.leases import Leases
@@ -75,8 +74,7 @@ def find(on: Statements, stream: StreamId, key: str) -> Row | None:
 def inbox(on: Statements, stream: StreamId) -> tuple[InboxRow, ...]:
     """What waits for a stream."""
     return tuple(
-        InboxRow(id, stream, source_key, read_item(data), at)
-        for id, source_key, data, at in on.all("inbox_read", (stream,))
+        InboxRow(id, stream, source_key, data, at) for id, source_key, data, at in on.all("inbox_read", (stream,))
     )
 
 
@@ -90,17 +88,31 @@ def stream(on: Statements, leases: Leases, name: StreamId) -> StreamInfo | None:
     return _info(found, alive)
 
 
-def streams(
-    on: Statements, leases: Leases, tenant: Tenant, kind: str, *, limit: int, before: tuple[int, StreamId] | None
-) -> tuple[StreamInfo, ...]:
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Which streams are listed, after which, and how many."""
+
+    tenant: Tenant
+    kind: str
+    limit: int
+    before: tuple[int, StreamId] | None
+    tag: str | None
+
+
+def streams(on: Statements, leases: Leases, page: Page) -> tuple[StreamInfo, ...]:
     """A page of streams."""
     alive = {row.id for row in list_workers(on) if not leases.is_gone(row)}
-    rows = on.all("stream_list", (tenant, kind, *(before or (_MAX, "")), limit))
+    rest = (page.kind, *(page.before or (_MAX, "")), page.limit)
+    if page.tag is None:
+        rows = on.all("stream_list", (page.tenant, *rest))
+    else:
+        rows = on.all("stream_list_tagged", (page.tenant, page.tag, *rest))
     return tuple(_info(row, alive) for row in rows)
 
 
 def _info(row: Cells, alive: set[WorkerId]) -> StreamInfo:
-    stream, tenant, kind, name, agent, last_seq, fence, owner, active, parked, waiting, created_at, updated_at = row
+    stream, tenant, kind, name, agent, last_seq, fence, owner, active, parked, *rest = row
+    waiting, created_at, updated_at, title, tags = rest
     return StreamInfo(
         stream=stream,
         tenant=tenant,
@@ -116,6 +128,8 @@ def _info(row: Cells, alive: set[WorkerId]) -> StreamInfo:
         waiting_inputs=waiting,
         created_at=created_at,
         updated_at=updated_at,
+        title=title or "",
+        tags=tuple(json.loads(tags)),
     )
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from perdure.clock import Clock
+from perdure.commit.changes import Label, NewStream, Redaction
 from perdure.commit.plan import Blob, Entry, Plan, Receipt, check_budget
 from perdure.errors import Code, Error
 from perdure.ids import BlobHash, PromiseId, Seq, StreamId, Tenant, WorkerId
@@ -32,7 +33,7 @@ from perdure.store.sqlite import admissions, appends, claims, reads
 from perdure.store.sqlite.failures import failure
 from perdure.store.sqlite.leases import Leases, WorkerRow
 from perdure.store.sqlite.locks import WorkerLocks, boot_id
-from perdure.store.sqlite.migrate import Synchronous, connect, prepare
+from perdure.store.sqlite.migrate import Synchronous, connect, empty_wal, prepare
 from perdure.store.sqlite.readers import Readers
 from perdure.store.sqlite.tx import Tx
 from perdure.store.sqlite.writer import Writer
@@ -196,11 +197,23 @@ class SqliteStore:
 
     async def admit(self, delivery: Delivery, *, claim_for: WorkerId | None = None) -> Admission:
         """Put something into a stream's inbox, once. With `claim_for`, also claim the stream if it is free and idle."""
-        return await self._write(lambda tx: admissions.admit(tx, delivery, claim_for))
+        weight = sum(len(blob.data) for blob in delivery.blobs)
+        return await self._write(lambda tx: admissions.admit(tx, delivery, claim_for), weight=weight)
 
-    async def annotate(self, stream: StreamId, entry: Entry) -> Annotated:
+    async def annotate(self, stream: StreamId, entry: Entry, *, label: Label | None = None) -> Annotated:
         """Append an admitted record, by anyone, unfenced. `entry.key` decides: the first one stands."""
-        return await self._write(lambda tx: admissions.annotate(tx, stream, entry))
+        return await self._write(lambda tx: admissions.annotate(tx, stream, entry, label))
+
+    async def redact(self, redaction: Redaction) -> Annotated:
+        """Take what a record said out of the file and out of its write-ahead log; once."""
+        noted = await self._write(lambda tx: admissions.redact(tx, redaction))
+        await self._reading().blocking(self._empty_wal)
+        return noted
+
+    async def create(self, new: NewStream) -> None:
+        """A stream with its past, all of it or nothing."""
+        weight = sum(len(entry.data) for entry in new.entries) + sum(len(blob.data) for blob in new.blobs)
+        await self._write(lambda tx: admissions.create(tx, new), weight=weight)
 
     async def claim(self, stream: StreamId, worker: WorkerId) -> Claim | Held | None:
         """Take a stream that no live worker holds (or that this worker holds). Raises the fence."""
@@ -240,20 +253,41 @@ class SqliteStore:
         return self._reading().point(lambda on: reads.stream(on, self._leases, stream))
 
     async def streams(
-        self, *, tenant: Tenant, kind: str, limit: int, before: tuple[int, StreamId] | None = None
+        self,
+        *,
+        tenant: Tenant,
+        kind: str,
+        limit: int,
+        before: tuple[int, StreamId] | None = None,
+        tag: str | None = None,
     ) -> tuple[StreamInfo, ...]:
         """Streams, the most recently changed first."""
-        return await self._reading().bulk(
-            lambda on: reads.streams(on, self._leases, tenant, kind, limit=limit, before=before)
-        )
+        page = reads.Page(tenant, kind, limit, before, tag)
+        return await self._reading().bulk(lambda on: reads.streams(on, self._leases, page))
 
     async def drop_snapshot(self, stream: StreamId) -> None:
         """Forget a snapshot; nothing else changes."""
         await self._write(lambda tx: tx.run("snapshot_drop", (stream,)))
 
     async def delete(self, stream: StreamId) -> bool:
-        """Remove a stream and everything it owns, physically."""
-        return await self._write(lambda tx: admissions.delete(tx, stream))
+        """Remove a stream and everything it owns, physically: out of the file and out of its write-ahead log."""
+        deleted = await self._write(lambda tx: admissions.delete(tx, stream))
+        if deleted:
+            await self._reading().blocking(self._empty_wal)
+        return deleted
+
+    def _empty_wal(self) -> None:
+        """Old pages live on in the write-ahead log until it is moved into the file and cut.
+
+        Whoever reads this moment stands in the way; after a while they are left to the next checkpoint, or to `close`.
+        """
+        connection = connect(self.path, synchronous=self._synchronous)
+        try:
+            empty_wal(connection)
+        except sqlite3.Error as problem:
+            raise failure(problem, self.path) from problem
+        finally:
+            connection.close()
 
     # --- promises
 

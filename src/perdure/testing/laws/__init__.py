@@ -11,6 +11,7 @@ A `Bench` is a store, a second way to open the same data, a manual clock and a w
 from perdure.testing.laws.append import AppendLaws
 from perdure.testing.laws.bench import Bench
 from perdure.testing.laws.blobs import BlobLaws
+from perdure.testing.laws.changes import ChangeLaws
 from perdure.testing.laws.claims import ClaimLaws
 from perdure.testing.laws.inbox import InboxLaws
 from perdure.testing.laws.leases import LeaseLaws
@@ -32,6 +33,7 @@ class StoreLaws(
     BlobLaws,
     SnapshotLaws,
     StreamLaws,
+    ChangeLaws,
 ):
     """Subclass, provide `bench`, inherit every law."""
 

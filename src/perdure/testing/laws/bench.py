@@ -8,7 +8,7 @@ from typing import Protocol, TypedDict, Unpack
 
 from perdure.commit.plan import Blob, ClearTimer, Entry, Plan, SetTimer, Snapshot
 from perdure.errors import Code, Error
-from perdure.ids import DEFAULT_TENANT, Fence, InputId, PromiseId, Seq, SessionId, StreamId, TurnId, WorkerId
+from perdure.ids import DEFAULT_TENANT, BlobHash, Fence, InputId, PromiseId, Seq, SessionId, StreamId, TurnId, WorkerId
 from perdure.ids import session_stream as _session_stream
 from perdure.inbox.admit import Delivery, delivery
 from perdure.inbox.items import Input
@@ -67,6 +67,11 @@ def said(stream: StreamId, text: str, *, key: str = "", agent: str | None = "age
     turn, key = turn or f"turn-{text}", key or f"key-{text}"
     item = Input(input=InputId(f"input-{turn}"), turn=TurnId(turn), parts=(Text(text=text),), key=key)
     return delivery(stream, key, item, at=5, agent=agent)
+
+
+def shown(stream: StreamId, *blobs: Blob, refers: tuple[BlobHash, ...] = (), key: str = "k") -> Delivery:
+    """Somebody sends bytes to a session, or refers to bytes it knows."""
+    return replace(said(stream, f"see {key}", key=key), blobs=blobs, refers=refers)
 
 
 class Extras(TypedDict, total=False):

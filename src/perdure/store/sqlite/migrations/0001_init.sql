@@ -122,3 +122,18 @@ CREATE TABLE secrets (
     name TEXT PRIMARY KEY,
     value BLOB NOT NULL
 ) WITHOUT ROWID;
+
+-- How a session is listed and found: a projection of its `title_set` and `tags_set` records.
+CREATE TABLE titles (
+    stream INTEGER PRIMARY KEY REFERENCES streams (id) ON DELETE CASCADE,
+    title TEXT NOT NULL
+);
+
+-- The tenant is repeated so that one tenant's tags never lead through another's rows.
+CREATE TABLE tags (
+    tenant TEXT NOT NULL,
+    tag TEXT NOT NULL,
+    stream INTEGER NOT NULL REFERENCES streams (id) ON DELETE CASCADE,
+    PRIMARY KEY (tenant, tag, stream)
+) WITHOUT ROWID;
+CREATE INDEX tags_stream ON tags (stream);

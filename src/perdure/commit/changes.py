@@ -1,0 +1,85 @@
+"""Changes that no owner makes: names and tags, a redaction, a stream that comes as a whole. And why one is refused."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from perdure.commit.plan import Entry
+from perdure.errors import Code, Error
+from perdure.ids import BlobHash, InputId, Seq, StreamId, TurnId
+from perdure.vocab.blobs import Blob
+
+
+@dataclass(frozen=True, slots=True)
+class Label:
+    """How a stream is listed and found. None leaves it as it is. A projection of the log: its records say the same."""
+
+    title: str | None = None
+    tags: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Redaction:
+    """A record loses what it said.
+
+    `data` takes the place of its bytes, `note` is appended under a key of its own: a record is redacted once. The
+    snapshot goes, and the owner finds a wake in its inbox. `drops` are references that no other record has, as far as
+    could be seen at `known_seq` and `known_inbox` (the last inbox row there was): if the stream has moved, nothing is
+    done.
+    """
+
+    stream: StreamId
+    seq: Seq
+    data: bytes
+    note: Entry
+    at: int
+    drops: tuple[BlobHash, ...] = ()
+    known_seq: Seq = Seq(0)
+    known_inbox: int = 0
+
+
+REDACTED = "redacted"
+"""The reason of the wake that a redaction leaves."""
+
+
+@dataclass(frozen=True, slots=True)
+class Remembered:
+    """An admission of a stream that comes as a whole: the same key and content is still the same input."""
+
+    source_key: str
+    content: str
+    turn: TurnId
+    input: InputId
+
+
+@dataclass(frozen=True, slots=True)
+class NewStream:
+    """A stream with its past: idle, nobody's, all of it or nothing."""
+
+    stream: StreamId
+    agent: str
+    entries: tuple[Entry, ...]
+    at: int
+    blobs: tuple[Blob, ...] = ()
+    admissions: tuple[Remembered, ...] = ()
+    label: Label = Label()
+
+
+def record_unknown(stream: StreamId, seq: Seq) -> Error:
+    """The refusal of a change to a record that is not there."""
+    return Error(Code.RECORD_UNKNOWN, f"there is no record {seq}", stream=stream, seq=seq)
+
+
+def stream_moved(stream: StreamId) -> Error:
+    """The refusal of a change that was decided on what is not true any more."""
+    return Error(Code.COMMIT_CONFLICT, "the session has moved on meanwhile; nothing was written", stream=stream)
+
+
+def stream_exists(stream: StreamId) -> Error:
+    """The refusal of a second stream of one name."""
+    return Error(
+        Code.SESSION_EXISTS,
+        "there is a session of this name already; nothing was written",
+        hint="choose another name, or delete that session first",
+        stream=stream,
+    )
