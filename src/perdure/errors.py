@@ -42,6 +42,7 @@ class Code(StrEnum):
     # tools as they are registered
     TOOL_INVALID = "tool_invalid"
     TOOL_NOT_SUPPORTED_YET = "tool_not_supported_yet"
+    TOOL_UNKNOWN = "tool_unknown"
 
     # the runtime
     RUNTIME_CLOSED = "runtime_closed"
@@ -123,6 +124,7 @@ TRAITS: Mapping[Code, Trait] = {
     Code.OUTPUT_INVALID: Trait(502),
     Code.TOOL_INVALID: _BAD,
     Code.TOOL_NOT_SUPPORTED_YET: Trait(501),
+    Code.TOOL_UNKNOWN: _MISSING,
     Code.RUNTIME_CLOSED: _AWAY,
     Code.RUNTIME_FORKED: _BROKEN,
     Code.LEASE_LOST: Trait(409, "later"),

@@ -33,6 +33,7 @@ CODES = [
     "output_invalid",
     "tool_invalid",
     "tool_not_supported_yet",
+    "tool_unknown",
     "runtime_closed",
     "runtime_forked",
     "lease_lost",

@@ -178,13 +178,13 @@ async def test_a_large_result_is_stored_whole_and_shown_in_part(desk: Desk) -> N
     told = results(await session.history())
     assert len(told) == 20
     assert told[0].output["truncated"] is True
-    assert told[0].output["bytes_total"] == 600_002
+    assert told[0].output["bytes_total"] == 600_000
     settled = next(r.record for r in await session.rows() if r.kind == "effect_settled" and b"c1.0.1" in r.data)
     assert isinstance(settled, EffectSettled)
     output = into_tool_call(settled.outcome).output
     assert isinstance(output, Success)
     assert output.spilled is not None
-    assert len((await rt.store.blob(output.spilled.hash)).data) == 600_002
+    assert len((await rt.store.blob(output.spilled.hash)).data) == 600_000
 
 
 async def test_an_idempotent_tool_is_retried_and_each_attempt_is_in_the_log(desk: Desk) -> None:

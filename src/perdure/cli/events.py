@@ -9,7 +9,7 @@ from perdure.cli.lines import Reader
 from perdure.cli.screen import clock, emit, note, one_line, plain, say, took, utc
 from perdure.codec import Json, decode, encode
 from perdure.ids import SessionId
-from perdure.observe.events import Delta, Event, Fact, Gap
+from perdure.observe.events import Delta, Event, Fact, Gap, OutputDelta, Progress
 from perdure.vocab.messages import Reply
 from perdure.vocab.outcomes import LlmCallOutcome
 from perdure.vocab.records import EffectSettled, Record
@@ -28,6 +28,10 @@ def emit_event(session: SessionId, event: Event) -> None:
             emit(**shared, seq=event.cursor.seq, at=utc(at), record=as_json(record))
         case Delta(turn=turn, effect=effect, text=text, thinking=thinking):
             emit(**shared, turn=turn, effect=effect, text=text, thinking=thinking)
+        case Progress(turn=turn, effect=effect, call=call, tool=tool, message=message, display_name=shown):
+            emit(**shared, turn=turn, effect=effect, call=call, tool=tool, message=message, display_name=shown)
+        case OutputDelta(turn=turn, effect=effect, call=call, tool=tool, text=text, stream=stream):
+            emit(**shared, turn=turn, effect=effect, call=call, tool=tool, text=text, stream=stream)
         case Gap(dropped=dropped):
             emit(**shared, dropped=dropped)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from perdure.errors import Code, Error
-from perdure.ids import EffectId, Seq, TurnId
+from perdure.ids import CallId, EffectId, Seq, TurnId
 from perdure.vocab.records import Record
 
 
@@ -70,12 +70,41 @@ class Delta:
 
 
 @dataclass(frozen=True, slots=True)
+class Progress:
+    """A running call says how far it is. Not durable."""
+
+    cursor: Cursor
+    turn: TurnId
+    effect: EffectId
+    call: CallId
+    tool: str
+    message: str
+    display_name: str = ""
+    type: Literal["tool.progress"] = "tool.progress"
+
+
+@dataclass(frozen=True, slots=True)
+class OutputDelta:
+    """A piece of what a running call prints, on the stream it prints to (`stdout`, `stderr`). Not durable."""
+
+    cursor: Cursor
+    turn: TurnId
+    effect: EffectId
+    call: CallId
+    tool: str
+    text: str
+    stream: str
+    type: Literal["tool.output.delta"] = "tool.output.delta"
+
+
+@dataclass(frozen=True, slots=True)
 class Gap:
-    """Live pieces were dropped because this observer was slow. Durable facts never are."""
+    """Live pieces were dropped: this observer was slow, or a tool said too much. Durable facts never are."""
 
     cursor: Cursor
     dropped: int
     type: Literal["gap"] = "gap"
 
 
-Event: TypeAlias = Fact | Delta | Gap
+Live: TypeAlias = Delta | Progress | OutputDelta
+Event: TypeAlias = Fact | Live | Gap

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 from dataclasses import replace
 
 from perdure.ids import EffectId, Seq, StreamId, TurnId
-from perdure.observe.events import Cursor, Delta, Event, Fact, Gap
+from perdure.observe.events import Cursor, Event, Fact, Gap, Live
 from perdure.observe.hub import Hub
 from perdure.store.protocol import Store
 from perdure.vocab.records import EffectSettled, Row, TurnOpened
@@ -26,7 +26,7 @@ async def follow(store: Store, hub: Hub, stream: StreamId, after: Cursor) -> Asy
         while True:
             while news.items:
                 item = news.items.popleft()
-                if isinstance(item, Delta):
+                if not isinstance(item, Row):
                     if not live.is_saved(item):
                         yield replace(item, cursor=replace(item.cursor, seq=seq))
                 elif item.seq == seq + 1:
@@ -60,7 +60,7 @@ def _fact(row: Row) -> Fact:
 
 
 class _Live:
-    """Which replies are saved: live pieces of them that come after that are old news."""
+    """Which effects are settled: live pieces of them that come after that are old news."""
 
     def __init__(self) -> None:
         self._turn: TurnId | None = None
@@ -75,9 +75,9 @@ class _Live:
             case _:
                 pass
 
-    def is_saved(self, delta: Delta) -> bool:
+    def is_saved(self, piece: Live) -> bool:
         watched_from_the_middle = self._turn is None
-        return (watched_from_the_middle or delta.turn == self._turn) and delta.effect in self._saved
+        return (watched_from_the_middle or piece.turn == self._turn) and piece.effect in self._saved
 
 
 def _noted(fact: Fact, live: _Live) -> Fact:

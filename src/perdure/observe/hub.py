@@ -9,35 +9,41 @@ from contextlib import contextmanager
 
 from perdure.errors import Code, Error
 from perdure.ids import StreamId
-from perdure.observe.events import Delta
+from perdure.observe.events import Live
 from perdure.vocab.records import Row
 
 QUEUE_LIMIT = 1024
 
 
 class Subscription:
-    """What has happened on a stream since this observer last looked. Bounded: deltas are dropped, rows re-read."""
+    """What has happened on a stream since this observer last looked. Bounded: live pieces are dropped, rows re-read."""
 
     def __init__(self, limit: int = QUEUE_LIMIT, *, live: bool = True) -> None:
         self._live = live
         self.closed = False
-        self.items: deque[Row | Delta] = deque()
+        self.items: deque[Row | Live] = deque()
         self.limit = limit
         self.dropped = 0
         self.look_again = True
         self._news = asyncio.Event()
 
-    def put(self, item: Row | Delta) -> None:
+    def put(self, item: Row | Live) -> None:
         """Take notice of something, or of having missed it."""
         if not self._live:
             return
         if len(self.items) < self.limit:
             self.items.append(item)
-        elif isinstance(item, Delta):
-            self.dropped += 1
-        else:
+        elif isinstance(item, Row):
             self.look_again = True
+        else:
+            self.dropped += 1
         self._news.set()
+
+    def miss(self, count: int) -> None:
+        """Live pieces were dropped before they came here."""
+        if self._live:
+            self.dropped += count
+            self._news.set()
 
     def stir(self) -> None:
         """Something may have happened elsewhere: read the store again."""
@@ -94,11 +100,16 @@ class Hub:
             if not watchers:
                 del self._watching[stream]
 
-    def publish(self, stream: StreamId, *items: Row | Delta) -> None:
+    def publish(self, stream: StreamId, *items: Row | Live) -> None:
         """Tell those who watch."""
         for subscription in self._watching.get(stream, ()):
             for item in items:
                 subscription.put(item)
+
+    def miss(self, stream: StreamId, count: int) -> None:
+        """Tell those who watch that live pieces were dropped."""
+        for subscription in self._watching.get(stream, ()):
+            subscription.miss(count)
 
     def stir(self, stream: StreamId | None = None) -> None:
         """Make observers read the store again: those of one stream, or all."""

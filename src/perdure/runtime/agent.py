@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Collection, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable
 from dataclasses import dataclass, field
 
 from perdure.codec import Json, encode, to_json
@@ -11,7 +11,7 @@ from perdure.commit.plan import Blob, blob_of
 from perdure.errors import Code, Error
 from perdure.models.protocol import Model, ModelError, ModelEvent, ModelRequest
 from perdure.models.registry import resolve
-from perdure.tools.decorator import AnyTool
+from perdure.tools.objects import SomeTool
 from perdure.tools.toolbox import Toolbox
 from perdure.vocab.outcomes import LlmError
 from perdure.vocab.records import Limits
@@ -27,6 +27,7 @@ class Agent:
 
     `max_iterations` bounds the model calls of one turn; after it the model is asked once more, without tools.
     `view_bytes` bounds how much of the conversation the model is shown, whole turns at a time, newest first.
+    `locale` is the language tools should answer in, as a BCP 47 tag such as `uk-UA`.
 
     Raises:
         Error: `agent_invalid`, `model_unknown` or `tool_invalid` for a configuration that cannot work.
@@ -35,10 +36,11 @@ class Agent:
     name: str
     model: str | Model = "sim:echo"
     instructions: str = ""
-    tools: Sequence[AnyTool] = ()
+    tools: Iterable[SomeTool] = ()
     settings: Json = None
     max_iterations: int = 50
     view_bytes: int = DEFAULT_VIEW_BYTES
+    locale: str | None = None
     toolbox: Toolbox = field(init=False, repr=False)
     resolved: Model = field(init=False, repr=False)
 

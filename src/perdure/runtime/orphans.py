@@ -18,6 +18,7 @@ from perdure.inbox.items import LateOutcome
 from perdure.runtime.shared import LooseEnds
 from perdure.runtime.turns import Flight, TurnDriver
 from perdure.store.protocol import Store
+from perdure.tools.ceiling import unkept
 from perdure.vocab.outcomes import CompletedToolCall, Done, InDoubt, Outcome, Success, ToolCallOutcome
 from perdure.vocab.records import open_key
 
@@ -65,7 +66,9 @@ class Orphans:
             case ToolCallOutcome(launch=Done(result=result)):
                 output = result.output
                 if isinstance(output, Success):
-                    output = Success(value=output.value)  # an inbox carries no blobs: the head must do
+                    # An inbox carries no blobs: the head must do.
+                    value = unkept(output.value) if output.spilled else output.value
+                    output = Success(value=value, connection_required=output.connection_required)
                 item = LateOutcome(call=result.call_id, id=effect, tool=result.tool_name, output=output)
             case _:
                 return

@@ -7,10 +7,13 @@ import logging
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
 
+from msgspec.structs import replace
+
 from perdure.clock import Clock
 from perdure.codec import Json, decode, encode
 from perdure.commit.plan import Blob, blob_of
 from perdure.effects.controller import NotDispatched
+from perdure.ids import CallId
 from perdure.models.protocol import (
     Model,
     ModelError,
@@ -20,12 +23,14 @@ from perdure.models.protocol import (
     ThinkingDelta,
     adopt,
 )
+from perdure.tools.ceiling import can_be_continued, fit
 from perdure.tools.context import ToolContext
-from perdure.tools.execute import ToolThreads, Withheld, run_attempt, run_probe
+from perdure.tools.execute import Sidecar, ToolThreads, Withheld, run_attempt, run_probe
+from perdure.tools.read_result import read_result
 from perdure.tools.toolbox import Prepared
 from perdure.tools.verdicts import DidNotHappen, Happened, Unknown, Verdict
 from perdure.turn.state import AskModel, RunCall, Turn
-from perdure.vocab.messages import AttachmentRef, Message, Reply
+from perdure.vocab.messages import AttachmentRef, Message, Reply, ToolResult
 from perdure.vocab.outcomes import (
     CompletedToolCall,
     Done,
@@ -36,13 +41,10 @@ from perdure.vocab.outcomes import (
     ToolCallOutcome,
     ToolOutput,
 )
+from perdure.vocab.tools import Composition, ToolDefinition
 
 log = logging.getLogger("perdure.runtime")
 
-MAX_VALUE_BYTES = 65_536
-"""A larger tool result is kept as a blob; the model sees its head and a hint."""
-
-MAX_KEPT_BYTES = 16_777_216
 MAX_REPLY_BYTES = 524_288
 
 MODEL_TIMEOUT_S = 600
@@ -59,7 +61,7 @@ async def ask_model(
         model=composition.model,
         instructions=composition.instructions,
         messages=messages,
-        tools=tuple(contract.definition for contract in composition.tools),
+        tools=_offered(composition, messages),
         tool_choice=owed.tool_choice,
         settings=composition.settings,
     )
@@ -89,6 +91,16 @@ async def ask_model(
     return LlmCallOutcome(reply=adopted, text_streamed=streamed)
 
 
+def _offered(composition: Composition, messages: tuple[Message, ...]) -> tuple[ToolDefinition, ...]:
+    """The turn's tools; and once a result was too long to be shown whole, the one that reads on."""
+    tools = tuple(contract.definition for contract in composition.tools)
+    if not tools or composition.tool(read_result.name) is not None:
+        return tools
+    parts = (part for message in messages if message.role == "tool" for part in message.parts)
+    long = any(isinstance(part, ToolResult) and can_be_continued(part.output) for part in parts)
+    return (*tools, read_result.to_definition()) if long else tools
+
+
 async def _stream(model: Model, request: ModelRequest, on_delta: OnDelta) -> ModelReply:
     events = model.stream(request)
     try:
@@ -108,10 +120,10 @@ async def _stream(model: Model, request: ModelRequest, on_delta: OnDelta) -> Mod
 
 @dataclass(frozen=True, slots=True)
 class ToolRun:
-    """The outcome of an attempt, and the bytes that were too many for the log."""
+    """The outcome of an attempt, and the bytes it refers to."""
 
     outcome: ToolCallOutcome
-    spilled: Blob | None = None
+    blobs: tuple[Blob, ...] = ()
 
 
 async def run_tool(
@@ -131,38 +143,40 @@ async def run_tool(
     """
     started = clock.monotonic_ms()
     left_ms = None if deadline_at is None else deadline_at - clock.wall_ms()
+    beside = Sidecar()
     try:
-        output = await run_attempt(prepared, ctx, threads=threads, left_ms=left_ms, may_start=may_start)
+        output = await run_attempt(prepared, ctx, threads=threads, left_ms=left_ms, may_start=may_start, sidecar=beside)
     except Withheld:
         raise NotDispatched from None
-    output, spilled = _spill(output)
+    output, blobs = _stored(output, beside, ctx, readable=prepared.readable)
     result = CompletedToolCall(
         call_id=owed.call.id,
         tool_name=owed.call.name,
         output=output,
         duration_ms=max(0, clock.monotonic_ms() - started),
     )
-    return ToolRun(ToolCallOutcome(launch=Done(result=result)), spilled)
+    return ToolRun(ToolCallOutcome(launch=Done(result=result)), blobs)
 
 
-def _spill(output: ToolOutput) -> tuple[ToolOutput, Blob | None]:
+def _stored(
+    output: ToolOutput, beside: Sidecar, ctx: ToolContext[object], *, readable: bool
+) -> tuple[ToolOutput, tuple[Blob, ...]]:
+    """An output as the log has it: pictures and what is too long by reference."""
     if not isinstance(output, Success):
-        return output, None
-    data = encode(output.value)
-    if len(data) <= MAX_VALUE_BYTES:
-        return output, None
-    kept = len(data) <= MAX_KEPT_BYTES
-    blob = blob_of(data, "application/json") if kept else None
-    head = data[: MAX_VALUE_BYTES // 2].decode(errors="ignore")
-    shown: Json = {
-        "truncated": True,
-        "bytes_total": len(data),
-        "bytes_returned": len(head.encode()),
-        "head": head,
-        "resume_hint": f"the rest is {'kept' if kept else 'not kept'}; ask for a narrower part",
-    }
-    ref = AttachmentRef(hash=blob.hash, media_type=blob.media_type, size=len(data)) if blob else None
-    return Success(value=shown, spilled=ref), blob
+        return output, ()
+    shown = fit(output.value, ctx.call_id, readable=readable)
+    pictures = tuple(blob_of(image.data(), image.media_type) for image in beside.images)
+    stored = replace(
+        output,
+        value=shown.value,
+        spilled=_ref(shown.rest) if shown.rest else None,
+        images=tuple(_ref(picture) for picture in pictures),
+    )
+    return stored, (*pictures, *([shown.rest] if shown.rest else []))
+
+
+def _ref(blob: Blob) -> AttachmentRef:
+    return AttachmentRef(hash=blob.hash, media_type=blob.media_type, size=len(blob.data))
 
 
 async def ask_outside(
@@ -170,13 +184,13 @@ async def ask_outside(
 ) -> DurableStepOutcome:
     """Probe a call in doubt. "Did not happen" counts only if nobody can still make it happen."""
     verdict = await run_probe(prepared.tool, ctx, threads=threads)
-    return DurableStepOutcome(value=_verdict(verdict, certain))
+    return DurableStepOutcome(value=_verdict(verdict, ctx.call_id, certain))
 
 
-def _verdict(verdict: Verdict, certain: bool) -> Json:
+def _verdict(verdict: Verdict, call: CallId, certain: bool) -> Json:
     match verdict:
         case Happened(value=value):
-            return {"verdict": "happened", "value": value}
+            return {"verdict": "happened", "value": fit(value, call, readable=False).value}
         case DidNotHappen() if certain:
             return {"verdict": "did_not_happen"}
         case DidNotHappen():

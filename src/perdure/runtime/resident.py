@@ -13,15 +13,19 @@ from perdure.commit.plan import Plan, Receipt, Snapshot
 from perdure.errors import Code, Error
 from perdure.ids import EffectId, Seq, SessionId, StreamId, stream_names
 from perdure.inbox.items import Input, LateOutcome, Wake
-from perdure.observe.events import Cursor, Delta
+from perdure.observe.events import Cursor, Delta, Live
+from perdure.observe.hub import QUEUE_LIMIT
+from perdure.observe.live import Audience, LiveEmitter
 from perdure.runtime.agent import Agent, composition_blob, model_of
 from perdure.runtime.envelopes import Where
 from perdure.runtime.owned import OwnedStream, rows_of
+from perdure.runtime.services import services_of
 from perdure.runtime.shared import Shared, TurnResult
 from perdure.runtime.transcript import Transcript
 from perdure.runtime.turns import Surroundings, TurnDriver
 from perdure.session.fold import CODE, SessionState, cancel_of, fold
 from perdure.store.protocol import Claim, InboxRow
+from perdure.tools.services import Services
 from perdure.turn.machine import advance
 from perdure.turn.state import Turn, opened
 from perdure.vocab.messages import Reply
@@ -60,7 +64,8 @@ class Resident:
         self._loaded = False
         self._snapshot_seq = Seq(0)
         self._stored_blobs: set[str] = set()
-        self._deltas: list[Delta] = []
+        self._deltas: list[Live] = []
+        self._emitter = LiveEmitter(Audience(self._watched, self._tell, self._missed))
         self._offsets: dict[EffectId, int] = {}
         self._taken: set[int] = set()
 
@@ -244,20 +249,37 @@ class Resident:
             deps=shared.deps,
             messages=self._transcript.messages,
             on_delta=self._on_delta,
+            emitter=self._emitter,
+            services=self._services(agent, turn),
             is_dead=shared.store.is_dead,
             on_loose_end=shared.loose_ends.note,
         )
 
+    def _services(self, agent: Agent, turn: Turn) -> Services:
+        names = frozenset(contract.name for contract in turn.composition.tools)
+        return services_of(self._shared, self.stream, agent, names, self._owned.durable)
+
     def _on_delta(self, turn: Turn, effect: EffectId, text: str, thinking: bool) -> None:
-        if not self._shared.hub.watched(self.stream):
+        if not self._watched():
             return
         offset = self._offsets.get(effect, 0) + len(text)
         self._offsets[effect] = offset
-        delta = Delta(Cursor(self.state.seq, effect, offset), turn.id, effect, text, thinking)
+        self._tell(Delta(Cursor(self.state.seq, effect, offset), turn.id, effect, text, thinking))
+
+    def _watched(self) -> bool:
+        return self._shared.hub.watched(self.stream)
+
+    def _tell(self, piece: Live) -> None:
+        """Something live leaves the process once every fact before it is durable."""
         if self._owned.settled:
-            self._shared.hub.publish(self.stream, delta)
+            self._shared.hub.publish(self.stream, piece)
+        elif len(self._deltas) < QUEUE_LIMIT:
+            self._deltas.append(piece)
         else:
-            self._deltas.append(delta)
+            self._missed(1)
+
+    def _missed(self, count: int) -> None:
+        self._shared.hub.miss(self.stream, count)
 
     # --- looking again while a turn runs
 

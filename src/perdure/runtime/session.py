@@ -13,7 +13,7 @@ from perdure.errors import Code, Error
 from perdure.ids import InputId, Seq, SessionId, StreamId, TurnId, check_id, session_stream
 from perdure.inbox.admit import Admitted, Conflict, Duplicate, delivery
 from perdure.inbox.items import Input
-from perdure.observe.events import Cursor, Delta, Event, Fact
+from perdure.observe.events import Cursor, Delta, Event, Fact, OutputDelta, Progress
 from perdure.observe.follow import follow
 from perdure.observe.hub import Subscription
 from perdure.observe.text import TextFlow
@@ -76,7 +76,7 @@ class Sent:
         begun = False
         async for event in self.session.events(after=await self._before()):
             match event:
-                case Delta(turn=turn) if turn != self.turn:
+                case Delta(turn=turn) | Progress(turn=turn) | OutputDelta(turn=turn) if turn != self.turn:
                     continue
                 case Fact(record=InputAdmitted(turn=turn) | TurnOpened(turn=turn)) if turn == self.turn:
                     begun = True

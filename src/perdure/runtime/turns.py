@@ -19,11 +19,14 @@ from perdure.effects.journal import EffectJournal
 from perdure.errors import Code, Error
 from perdure.ids import EffectId, WorkerId
 from perdure.models.protocol import Model
+from perdure.observe.emit import EventContext
+from perdure.observe.live import LiveEmitter
 from perdure.runtime.envelopes import Where, envelope
 from perdure.runtime.owned import OwnedStream
 from perdure.runtime.perform import ask_model, ask_outside, run_tool
 from perdure.tools.context import CancelToken, ToolContext
 from perdure.tools.execute import ToolThreads
+from perdure.tools.services import Services
 from perdure.tools.toolbox import Prepared, Toolbox
 from perdure.turn.machine import advance, naps, owed, recovery, settlement, stopped, unanswered
 from perdure.turn.state import AskModel, EndTurn, Owed, Probe, RunCall, Turn, Wait
@@ -64,6 +67,8 @@ class Surroundings:
     deps: object
     messages: Callable[[tuple[Record, ...]], tuple[Message, ...]]
     on_delta: Callable[[Turn, EffectId, str, bool], None]
+    emitter: LiveEmitter
+    services: Services
     is_dead: Callable[[WorkerId], Awaitable[bool]]
     on_loose_end: Callable[[], None]
 
@@ -78,7 +83,7 @@ class Flight:
     cancellation: CancelToken = field(default_factory=CancelToken)
     dispatched: bool = False
     outcome: Outcome | None = None
-    spilled: Blob | None = None
+    blobs: tuple[Blob, ...] = ()
 
     @property
     def id(self) -> EffectId:
@@ -202,8 +207,8 @@ class TurnDriver:
         """Record an outcome, with the bytes it refers to."""
         if flight.effect == "once" and _is_doubt(outcome):
             self._around.on_loose_end()
-        if flight.spilled:
-            self._owned.blob(flight.spilled)
+        for blob in flight.blobs:
+            self._owned.blob(blob)
         self._controller.settle(flight.begun, outcome)
 
     def _begin_owed(self) -> None:
@@ -386,7 +391,8 @@ class TurnDriver:
             done = await run_tool(
                 item, prepared, ctx, around.threads, around.clock, deadline_at=deadline_at, may_start=may_start
             )
-            flight.spilled = done.spilled
+            around.emitter.flush()  # what the call said stands before what became of it
+            flight.blobs = done.blobs
             return done.outcome
 
         return run
@@ -405,6 +411,9 @@ class TurnDriver:
             args=item.call.args,
             given=self._around.deps,
             cancellation=flight.cancellation,
+            services=self._around.services,
+            event_emitter=self._around.emitter,
+            event_context=EventContext(turn_id=self.turn.id, exec_id=flight.id),
         )
 
     # --- endings that are not the model's

@@ -1,17 +1,17 @@
 """What a model is shown: a total function of the log.
 
 Law: whatever was interrupted, the view is valid for a provider. It begins with a user's message, every tool call is
-followed at once by exactly one result in the order of the calls, no message is empty, and no two user messages or two
-replies stand side by side.
+followed at once by exactly one result in the order of the calls (and the pictures of that result, if any), no message
+is empty, and no two user messages or two replies stand side by side.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from perdure.codec import Json, encode
-from perdure.vocab.messages import Message, Part, Reply, Text, Thinking, ToolCall, ToolResult
+from perdure.vocab.messages import Image, Message, Part, Reply, Text, Thinking, ToolCall, ToolResult
 from perdure.vocab.outcomes import (
     CompletedToolCall,
     Done,
@@ -211,13 +211,20 @@ def _round_messages(turn_round: _Round) -> list[Message]:
         return []
     messages = [Message(role="assistant", parts=parts)]
     if turn_round.calls:
-        messages.append(Message(role="tool", parts=tuple(_result(call) for call in turn_round.calls)))
+        messages.append(Message(role="tool", parts=tuple(part for call in turn_round.calls for part in _told_of(call))))
     return messages
 
 
 def _is_blank(part: Part) -> bool:
     """Providers refuse text without a visible character, and models do write it."""
     return isinstance(part, Text) and not part.text.strip()
+
+
+def _told_of(view: _CallView) -> Iterator[Part]:
+    """The result of a call, and right behind it the pictures that belong to it."""
+    yield _result(view)
+    if isinstance(view.output, Success):
+        yield from (Image(ref=ref) for ref in view.output.images)
 
 
 def _result(view: _CallView) -> ToolResult:

@@ -7,15 +7,35 @@ import contextlib
 import logging
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, Generic
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Final, Generic, Self
 
 from perdure.codec import Json
 from perdure.errors import Code, Error
 from perdure.ids import DEFAULT_TENANT, CallId, SessionId, Tenant, TurnId
+from perdure.observe.emit import (
+    EventContext,
+    EventData,
+    EventEmitter,
+    EventRequest,
+    ToolOutputDeltaData,
+    ToolProgressData,
+)
+from perdure.tools.services import (
+    NO_SERVICES,
+    MessageRetriever,
+    NetworkAccess,
+    ResultReader,
+    Services,
+    SessionStore,
+    missing,
+)
 
 if TYPE_CHECKING:  # so that a bare `ToolContext` is complete to a type checker; at run time it needs no default
     from typing_extensions import TypeVar
+
+    from perdure.tools.registry import ToolRegistry
+    from perdure.vocab.tools import ToolDefinition
 
     Deps = TypeVar("Deps", covariant=True, default=Json)
 else:
@@ -124,6 +144,9 @@ class ToolContext(Generic[Deps]):
     args: Json = None
     cancellation: CancelToken = field(default_factory=CancelToken)
     given: Deps | _NotGiven = NOT_GIVEN
+    services: Services = NO_SERVICES
+    event_emitter: EventEmitter | None = None
+    event_context: EventContext | None = None
 
     @property
     def deps(self) -> Deps:
@@ -141,13 +164,101 @@ class ToolContext(Generic[Deps]):
             )
         return self.given
 
+    # --- what the runtime offers: a tool that needs what is not there fails visibly, and says what it needs
+
+    @property
+    def org_id(self) -> Tenant:
+        """The tenant, by its other name."""
+        return self.tenant
+
+    @property
+    def tool_call_id(self) -> CallId:
+        """The call, by its other name."""
+        return self.call_id
+
+    @property
+    def locale(self) -> str | None:
+        """The language to answer in, as a BCP 47 tag, if anybody chose one."""
+        return self.services.locale
+
+    @property
+    def visible_tool_names(self) -> frozenset[str] | None:
+        """The tools the model knows of in this turn; None is no restriction."""
+        return self.services.visible_tool_names
+
+    @property
+    def network_access(self) -> NetworkAccess | None:
+        """Which addresses may be reached; None if nobody restricted them."""
+        return self.services.network_access
+
+    @property
+    def message_retriever(self) -> MessageRetriever:
+        """The conversation so far, to read. A `ToolError` that says so, if there is none."""
+        if self.services.message_retriever is None:
+            raise missing("message_retriever")
+        return self.services.message_retriever
+
+    @property
+    def session_store(self) -> SessionStore:
+        """The sessions of this tenant, to read. A `ToolError` that says so, if there is none."""
+        if self.services.session_store is None:
+            raise missing("session_store")
+        return self.services.session_store
+
+    @property
+    def tool_registry(self) -> ToolRegistry:
+        """The agent's tools. A `ToolError` that says so, if there is none. Show the model `visible_tools` only."""
+        if self.services.tool_registry is None:
+            raise missing("tool_registry")
+        return self.services.tool_registry
+
+    @property
+    def result_reader(self) -> ResultReader:
+        """The whole of results that were too long to be shown. A `ToolError` that says so, if there is none."""
+        if self.services.result_reader is None:
+            raise missing("result_reader")
+        return self.services.result_reader
+
+    def visible_tools(self) -> tuple[ToolDefinition, ...]:
+        """The definitions of the agent's tools that the model knows of."""
+        visible = self.visible_tool_names
+        found = self.tool_registry.tool_definitions()
+        return tuple(one for one in found if visible is None or one.name in visible)
+
+    def with_(self, **changes: object) -> Self:
+        """This context with other fields; the original stays as it is."""
+        return replace(self, **changes)
+
+    def with_services(self, **services: object) -> Self:
+        """This context with other services; the rest stay."""
+        return replace(self, services=replace(self.services, **services))
+
+    # --- telling observers something, live
+
+    def emit_progress(self, message: str) -> None:
+        """Tell observers how far the call is. Best effort: never stored, never waited for, and nothing fails by it."""
+        self._emit(ToolProgressData(self.call_id, self.tool_name, message))
+
+    def emit_tool_output(self, delta: str, stream: str = "stdout") -> None:
+        """Show observers a piece of what the call prints. Best effort, as `emit_progress`."""
+        self._emit(ToolOutputDeltaData(self.call_id, self.tool_name, delta, stream))
+
+    def _emit(self, data: EventData) -> None:
+        if self.event_emitter is None or self.event_context is None or not self.call_id:
+            return
+        try:
+            self.event_emitter.emit(EventRequest(self.session_id, self.event_context, data))
+        except Exception as problem:  # noqa: BLE001 - a tool must not fail because nobody could be told about it
+            logger.debug("an event of the tool %s was lost: %r", self.tool_name, problem)
+
     def __repr__(self) -> str:
         # Presence only: contexts end up in logs and tracebacks, dependencies hold credentials.
         return (
             f"ToolContext(session_id={self.session_id!r}, turn_id={self.turn_id!r}, call_id={self.call_id!r}, "
             f"tool_name={self.tool_name!r}, tenant={self.tenant!r}, attempt={self.attempt}/{self.max_attempts}, "
             f"idempotency_key={_presence(bool(self.idempotency_key))}, args={_presence(self.args is not None)}, "
-            f"deps={_presence(self.given is not NOT_GIVEN)}, cancelled={self.cancellation.cancelled})"
+            f"deps={_presence(self.given is not NOT_GIVEN)}, services={self.services!r}, "
+            f"event_emitter={_presence(self.event_emitter is not None)}, cancelled={self.cancellation.cancelled})"
         )
 
 

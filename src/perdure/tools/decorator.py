@@ -16,10 +16,13 @@ from perdure.errors import Code, Error
 from perdure.tools.context import ToolContext
 from perdure.tools.docstring import explain
 from perdure.tools.durations import to_ms
-from perdure.tools.schema import Arguments, arguments_of, check_signature, try_hints
+from perdure.tools.narration import Narrator, Phase, Templates, narration
+from perdure.tools.schema import Arguments, RawArguments, arguments_of, check_signature, try_hints
 from perdure.tools.verdicts import Verdict
+from perdure.vocab.messages import ToolCall
 from perdure.vocab.outcomes import Failure
 from perdure.vocab.tools import (
+    DeferrablePolicy,
     DoubtPolicy,
     Durability,
     EffectClass,
@@ -27,6 +30,7 @@ from perdure.vocab.tools import (
     ToolContract,
     ToolDefinition,
     ToolHints,
+    ToolPolicy,
 )
 
 if TYPE_CHECKING:  # so that a bare `Tool` is complete to a type checker; at run time it needs no defaults
@@ -64,6 +68,13 @@ class ToolOptions(TypedDict, total=False):
     """Calls of one class never overlap."""
     name: str | None
     description: str | None
+    display_name: str
+    """What a person reads instead of the name."""
+    category: str
+    deferrable: DeferrablePolicy
+    """Whether the schema may be left out until the model asks for it, once there are many tools."""
+    narrate: Narrator | Templates | None
+    """How a call is described to people: sentences by language and phase, or a function that makes them."""
     hints: ToolHints | None
     in_doubt: DoubtPolicy | None
     approve: bool | Callable[[Json], bool] | None
@@ -83,6 +94,13 @@ class Tool(Generic[P, R_co]):
     hints: ToolHints = field(default_factory=ToolHints)
     probe: Probe | None = None
     args_schema: Json | type[object] = None
+    display_name: str = ""
+    category: str = ""
+    policy: ToolPolicy = "auto"
+    deferrable: DeferrablePolicy = "automatic"
+    narrator: Narrator | Templates | None = field(default=None, repr=False)
+    accepts: RawArguments | None = field(default=None, repr=False)
+    """Arguments that the tool checks itself, instead of those read from the function."""
     resolved: Mapping[str, object] | None = field(default=None, repr=False)
     """The function's annotations, if they could be resolved where it was defined."""
 
@@ -99,21 +117,38 @@ class Tool(Generic[P, R_co]):
         return inspect.iscoroutinefunction(self.function)
 
     @functools.cached_property
-    def arguments(self) -> Arguments:
+    def arguments(self) -> Arguments | RawArguments:
         """The accepted arguments; read from the function on first use.
 
         Raises:
             Error: `tool_invalid` if they have no JSON schema.
         """
+        if self.accepts is not None:
+            return self.accepts
         return arguments_of(self.function, self.name, hints=self.resolved, schema=self.args_schema)
 
     @functools.cached_property
     def contract(self) -> ToolContract:
         """What a turn captures of this tool."""
-        definition = ToolDefinition(
-            name=self.name, description=self.description, parameters=self.arguments.parameters, hints=self.hints
+        return ToolContract(definition=self.to_definition(), durability=self.durability)
+
+    def to_definition(self) -> ToolDefinition:
+        """The tool as a model and a user interface see it."""
+        return ToolDefinition(
+            name=self.name,
+            description=self.description,
+            parameters=self.arguments.parameters,
+            display_name=self.display_name,
+            policy=self.policy,
+            category=self.category,
+            deferrable=self.deferrable,
+            hints=self.hints,
         )
-        return ToolContract(definition=definition, durability=self.durability)
+
+    def narrate(self, call: ToolCall, phase: Phase, locale: str | None = None) -> str:
+        """One sentence for people about a call of this tool. Arguments that look like secrets are never in it."""
+        noun = self.hints.narration_noun or self.display_name or self.name
+        return narration(call, phase, locale, noun=noun, own=self.narrator)
 
     def bind(self, args: Json) -> dict[str, object] | Failure:
         """Check and convert a model's arguments; a `Failure` says what is wrong with them."""
@@ -160,23 +195,53 @@ def _names_around(function: Callable[..., object], frame: object) -> Mapping[str
 
 
 def _make(function: Callable[P, R], options: ToolOptions, around: Mapping[str, object]) -> Tool[P, R]:
-    name = _name(function, options.get("name"))
+    name = _name(getattr(function, "__name__", ""), options.get("name"), function)
     schema = options.get("args_schema")
     _check_function(function, name)
     _refuse_unsupported(name, options)
     check_signature(function, name, typed_elsewhere=isinstance(schema, type))
+    described = explain(inspect.getdoc(function)).description
+    return _assemble(function, name, described, options, resolved=try_hints(function, around))
+
+
+def raw_tool(
+    function: Callable[P, R], name: str, accepts: RawArguments, /, **options: Unpack[ToolOptions]
+) -> Tool[P, R]:
+    """A tool that checks its own arguments: `function` takes the context as `ctx`, and all of them as `arguments`.
+
+    Raises:
+        Error: as `tool`.
+    """
+    _refuse_unsupported(_name(name, None, function), options)
+    return _assemble(function, name, "", options, accepts=accepts)
+
+
+def _assemble(
+    function: Callable[P, R],
+    name: str,
+    described: str,
+    options: ToolOptions,
+    *,
+    resolved: Mapping[str, object] | None = None,
+    accepts: RawArguments | None = None,
+) -> Tool[P, R]:
     hints = options.get("hints") or ToolHints()
     effect = options.get("effect") or _effect(hints)
     description = options.get("description")
     return Tool(
         function=function,
         name=name,
-        description=explain(inspect.getdoc(function)).description if description is None else description,
+        description=described if description is None else description,
         durability=_durability(name, effect, hints, options),
         hints=_told(hints, effect),
         probe=options.get("probe"),
-        args_schema=schema,
-        resolved=try_hints(function, around),
+        args_schema=options.get("args_schema"),
+        display_name=options.get("display_name", ""),
+        category=options.get("category", ""),
+        deferrable=_deferrable(name, options.get("deferrable", "automatic")),
+        narrator=options.get("narrate"),
+        accepts=accepts,
+        resolved=resolved,
     )
 
 
@@ -210,8 +275,8 @@ def _refuse_unsupported(name: str, options: ToolOptions) -> None:
         raise _later(name, 'in_doubt="ask"', "give the tool a probe=, or let the model be told")
 
 
-def _name(function: Callable[..., object], given: str | None) -> str:
-    name = given if given is not None else getattr(function, "__name__", "")
+def _name(own: str, given: str | None, function: Callable[..., object]) -> str:
+    name = given if given is not None else own
     if not _NAME.fullmatch(name):
         raise _invalid(
             name or repr(function),
@@ -260,6 +325,12 @@ def _durability(name: str, effect: EffectClass, hints: ToolHints, options: ToolO
         serial=options.get("serial", False),
         concurrency_class=options.get("concurrency_class") or hints.concurrency_class or "",
     )
+
+
+def _deferrable(name: str, policy: DeferrablePolicy) -> DeferrablePolicy:
+    if policy not in get_args(DeferrablePolicy):
+        raise _invalid(name, f"deferrable={policy!r} does not exist", hint='use "automatic", "never" or "always"')
+    return policy
 
 
 def _doubt(name: str, effect: EffectClass, options: ToolOptions) -> Literal["tell", "probe"]:

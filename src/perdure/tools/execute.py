@@ -12,13 +12,27 @@ import inspect
 import logging
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol, cast
 
 from perdure.codec import Json
+from perdure.tools.ceiling import MAX_KEPT_BYTES, MAX_MESSAGE_BYTES, head_of
 from perdure.tools.context import ToolContext
 from perdure.tools.decorator import AnyTool
 from perdure.tools.errors import OutcomeUnknown, ToolError
+from perdure.tools.execution_result import (
+    INTERNAL_ERROR,
+    ConnectionRequired,
+    FailedInternally,
+    FailedVisibly,
+    Succeeded,
+    SucceededWithImages,
+    ToolExecutionResult,
+    ToolResultImage,
+    chain_string,
+    log_internal,
+    without_raw_output,
+)
 from perdure.tools.results import Unstorable, keep
 from perdure.tools.threads import Ended, Job, NotStarted, Raised, Returned, ToolThreads
 from perdure.tools.toolbox import Prepared
@@ -34,8 +48,8 @@ from perdure.vocab.outcomes import (
 
 GRACE_MS = 50
 PROBE_TIMEOUT_MS = 30_000
-INTERNAL_ERROR = "An internal error occurred while executing the tool"
 MAX_MESSAGE_CHARS = 16_384
+MAX_IMAGES = 16
 
 logger = logging.getLogger("perdure.tools")
 
@@ -45,6 +59,14 @@ class TimedOut:
     """The deadline passed first; `late` is how the call ended within the grace, if it did."""
 
     late: Ended | None = None
+
+
+@dataclass(slots=True)
+class Sidecar:
+    """What a result carries beside its value: pictures, and the output of which the value is a summary."""
+
+    images: list[ToolResultImage] = field(default_factory=list[ToolResultImage])
+    raw_output: str | None = None
 
 
 class Withheld(Exception):
@@ -62,8 +84,9 @@ async def run_attempt(
     threads: ToolThreads,
     left_ms: int | None = None,
     may_start: Callable[[], bool] = _always,
+    sidecar: Sidecar | None = None,
 ) -> ToolOutput:
-    """Run one attempt and say how it ended.
+    """Run one attempt and say how it ended. What its result carries beside its value goes into `sidecar`.
 
     `may_start` is asked as the very last thing before the tool's own function is called, on whatever thread that
     happens and however long the call had to queue for it; if it says no, `Withheld` is raised and nothing has run.
@@ -85,15 +108,16 @@ async def run_attempt(
             raise Withheld
         return tool.function(**arguments)
 
+    beside = sidecar or Sidecar()
     limit_ms = prepared.durability.timeout_ms if left_ms is None else left_ms
     if limit_ms is not None and limit_ms <= 0:
-        return _timed_out(TimedOut(NotStarted("its time was over before it could start")), prepared, ctx)
+        return _timed_out(TimedOut(NotStarted("its time was over before it could start")), prepared, ctx, beside)
     ended = await _run(call, tool.is_async, ctx, threads, limit_ms)
     if isinstance(ended, TimedOut):
-        return _timed_out(ended, prepared, ctx)
+        return _timed_out(ended, prepared, ctx, beside)
     if isinstance(ended, Raised) and isinstance(ended.error, Withheld):
         raise Withheld
-    return _output(ended, prepared, ctx)
+    return _output(ended, prepared, ctx, beside)
 
 
 async def run_probe(
@@ -253,8 +277,10 @@ def _end_of(future: asyncio.Future[Ended]) -> Ended:
 # --- how it ended -----------------------------------------------------------------------------------------------
 
 
-def _output(ended: Ended, prepared: Prepared, ctx: ToolContext[object]) -> ToolOutput:
+def _output(ended: Ended, prepared: Prepared, ctx: ToolContext[object], beside: Sidecar) -> ToolOutput:
     match ended:
+        case Returned(value=ToolExecutionResult() as result):
+            return _executed(result, ctx, beside)
         case Returned(value=value):
             return _result(value, ctx)
         case NotStarted(reason=reason):
@@ -274,6 +300,48 @@ def _result(value: object, ctx: ToolContext[object]) -> ToolOutput:
         "It was not run again.",
         failure_class="invalid",
     )
+
+
+def _executed(result: ToolExecutionResult, ctx: ToolContext[object], beside: Sidecar) -> ToolOutput:
+    match result:
+        case Succeeded(value=value):
+            output = _result(value, ctx)
+            if isinstance(output, Success):
+                shown, beside.raw_output = without_raw_output(output.value)
+                return Success(value=shown)
+            return output
+        case SucceededWithImages(value=value, images=images):
+            output = _result(value, ctx)
+            return _pictured(output, images, ctx, beside) if isinstance(output, Success) else output
+        case FailedVisibly(message=message):
+            return _failed(code="tool_error", message=_text(message))
+        case FailedInternally(error=error):
+            log_internal(error, ctx.tool_name, _of(ctx))
+            kind = type(error.source).__name__ if error.source else "ToolInternalError"
+            return _failed(code="internal_error", message=INTERNAL_ERROR, failure_class="internal", error_type=kind)
+        case ConnectionRequired(provider=provider):
+            name = _text(provider)
+            return Success(value={"connection_required": name}, connection_required=name)
+        case _:
+            return _result(result, ctx)  # somebody's own subclass: no JSON
+
+
+def _pictured(
+    output: Success, images: tuple[ToolResultImage, ...], ctx: ToolContext[object], beside: Sidecar
+) -> ToolOutput:
+    try:
+        size = sum(len(image.data()) for image in images)
+        problem = f"they are {size} bytes, more than {MAX_KEPT_BYTES}" if size > MAX_KEPT_BYTES else ""
+    except Exception as error:  # noqa: BLE001 - what the tool gave as a picture is no picture
+        problem = _text(error)
+    if len(images) > MAX_IMAGES:
+        problem = f"they are {len(images)}, more than {MAX_IMAGES}"
+    if not problem:
+        beside.images.extend(images)
+        return output
+    logger.error("the pictures of the tool %s cannot be kept: %s", ctx.tool_name, problem, extra=_of(ctx))
+    message = f"The tool did run, but its pictures cannot be kept: {problem}. It was not run again."
+    return _failed(code="tool_result_invalid", message=message, failure_class="invalid")
 
 
 def _told(error: BaseException) -> BaseException:
@@ -305,7 +373,8 @@ def _raised(error: BaseException, prepared: Prepared, ctx: ToolContext[object]) 
                 return _failed(code="outcome_unknown", message=_message(error), retry_safe=True)
             return InDoubt(reason="declared", message=_message(error))
         case Exception():
-            logger.error("the tool %s failed", ctx.tool_name, exc_info=error, extra=_of(ctx))
+            chain = chain_string(_text(error), error)
+            logger.error("the tool %s failed: %s", ctx.tool_name, chain, exc_info=error, extra=_of(ctx))
             return _failed(
                 code="internal_error",
                 message=INTERNAL_ERROR,
@@ -323,10 +392,10 @@ def _raised(error: BaseException, prepared: Prepared, ctx: ToolContext[object]) 
             )
 
 
-def _timed_out(ended: TimedOut, prepared: Prepared, ctx: ToolContext[object]) -> ToolOutput:
+def _timed_out(ended: TimedOut, prepared: Prepared, ctx: ToolContext[object], beside: Sidecar) -> ToolOutput:
     match ended.late:
         case Returned() | Raised(error=ToolError()):
-            return _output(ended.late, prepared, ctx)  # it said how it ended after all
+            return _output(ended.late, prepared, ctx, beside)  # it said how it ended after all
         case NotStarted(reason=reason):
             return _failed(code="tool_timeout", message=reason, failure_class="timeout", retry_safe=True)
         case _:
@@ -357,7 +426,8 @@ def _text(said: object) -> str:
     except Exception:
         logger.exception("what a tool raised cannot be shown")
         text = type(said).__name__
-    return text if len(text) <= MAX_MESSAGE_CHARS else f"{text[:MAX_MESSAGE_CHARS]}…"
+    short = head_of(text[:MAX_MESSAGE_CHARS], MAX_MESSAGE_BYTES)
+    return text if len(short) == len(text) else f"{short}…"
 
 
 def _whole(ms: object) -> int | None:

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import functools
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from perdure.errors import Code, Error
 from perdure.tools.decorator import AnyTool, Tool
+from perdure.tools.objects import SomeTool, as_tool
+from perdure.tools.read_result import read_result
 from perdure.vocab.messages import ToolCall
 from perdure.vocab.outcomes import Failure
 from perdure.vocab.tools import Durability, ToolContract
+
+if TYPE_CHECKING:
+    from perdure.tools.registry import ToolRegistry
 
 _SHOWN_CHARS = 400
 
@@ -21,6 +28,8 @@ class Prepared:
     tool: AnyTool
     arguments: dict[str, object]
     contract: ToolContract
+    readable: bool = True
+    """Whether the model can go on reading a result that is too long to be shown whole."""
 
     @property
     def durability(self) -> Durability:
@@ -31,10 +40,17 @@ class Prepared:
 class Toolbox:
     """Tools by name, in the order they were given."""
 
-    def __init__(self, tools: Sequence[AnyTool] = ()) -> None:
+    def __init__(self, tools: Iterable[SomeTool] = ()) -> None:
         self._tools: dict[str, AnyTool] = {}
         for one in tools:
-            self._add(one)
+            self._add(as_tool(one))
+
+    @functools.cached_property
+    def registry(self) -> ToolRegistry:
+        """The same tools for those who look at their siblings."""
+        from perdure.tools.registry import ToolRegistry
+
+        return ToolRegistry(self._tools.values())
 
     def _add(self, one: AnyTool) -> None:
         if not isinstance(one, Tool):  # pyright: ignore[reportUnnecessaryIsInstance] - an undecorated function
@@ -71,9 +87,12 @@ class Toolbox:
         """Everything that can be known about a call before it is dispatched. A `Failure` answers it instead."""
         if call.malformed is not None:
             return _malformed(call, list(self._tools))
-        if captured is None:
+        if captured is None and call.name == read_result.name:
+            captured, current = read_result.contract, read_result
+        elif captured is None:
             return _unavailable(call.name, list(self._tools))
-        current = self._tools.get(call.name)
+        else:
+            current = self._tools.get(call.name)
         if current is None:
             return Failure(
                 code="tool_removed",
@@ -82,7 +101,8 @@ class Toolbox:
             )
         bound = current.bind(call.args)
         if not isinstance(bound, Failure):
-            return Prepared(tool=current, arguments=bound, contract=captured)
+            own = read_result.name in self._tools
+            return Prepared(tool=current, arguments=bound, contract=captured, readable=not own)
         if bound.code == "invalid_tool_args" and captured.arguments_digest != current.contract.arguments_digest:
             return Failure(
                 code="tool_contract_changed",

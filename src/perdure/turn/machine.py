@@ -296,7 +296,7 @@ def _with_call(turn: Turn, call: Call) -> Turn:
 
 def _checkpoint(turn: Turn, calls: tuple[Call, ...]) -> Turn:
     """All calls are answered: go on, ask for a last reply without tools, or stop a turn that leads nowhere."""
-    progressed = any(isinstance(call.output, Success) for call in calls)
+    progressed = any(isinstance(call.output, Success) and not call.output.connection_required for call in calls)
     turn = replace(turn, fruitless=0 if progressed else turn.fruitless + 1, iteration=turn.iteration + 1)
     if turn.fruitless >= turn.limits.no_progress:
         message = f"{turn.fruitless} replies in a row led to no successful call"

@@ -30,10 +30,15 @@ class Failure(Value, frozen=True):
 
 
 class Success(Value, frozen=True, tag="success", tag_field="status"):
-    """The call did what it should. A large value is kept as a blob, and `value` is then its readable head."""
+    """The call did what it should. A large value is kept as a blob, and `value` is then its readable head.
+
+    `connection_required`: it could do nothing yet, because nobody has connected an account at this provider.
+    """
 
     value: Json = None
     spilled: AttachmentRef | None = None
+    images: tuple[AttachmentRef, ...] = ()
+    connection_required: str = ""
 
 
 class Failed(Value, frozen=True, tag="failure", tag_field="status"):

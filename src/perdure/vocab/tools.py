@@ -22,6 +22,14 @@ class ToolHints(Value, frozen=True):
     open_world: bool | None = None
     supports_background: bool | None = None
     concurrency_class: str | None = None
+    requires_secrets: bool | None = None
+    long_running: bool | None = None
+    cpu_bound: bool | None = None
+    persist_output: bool | None = None
+    capability_id: str | None = None
+    capability_name: str | None = None
+    narration_noun: str | None = None
+    metadata: Json = None
 
 
 LONGEST_DELAY_MS = 7 * 24 * 3_600_000

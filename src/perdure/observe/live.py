@@ -1,0 +1,107 @@
+"""What running tools say, on its way to the observers of this process: never stored, never waited for, bounded.
+
+Laws: `emit` returns at once, from any thread. However much a tool says, the event loop is bothered at most once per
+`INTERVAL_S` and with at most `MAX_WAITING` events; what does not fit is dropped, oldest first, and counted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+from perdure.ids import EffectId, TurnId
+from perdure.observe.emit import EmittedEvent, EventRequest, ToolOutputDeltaData, ToolProgressData
+from perdure.observe.events import Cursor, Live, OutputDelta, Progress
+
+INTERVAL_S = 0.05
+MAX_WAITING = 256
+MAX_PIECE_CHARS = 8192
+
+
+@dataclass(frozen=True, slots=True)
+class Audience:
+    """Those who listen to one stream: whether there is anybody, how to tell them, and how to say what was lost."""
+
+    listens: Callable[[], bool]
+    tell: Callable[[Live], None]
+    missed: Callable[[int], None]
+
+
+class LiveEmitter:
+    """Takes the events of the tools of one session. Make it in the event loop that is to be told."""
+
+    def __init__(self, audience: Audience) -> None:
+        self._audience = audience
+        self._loop = asyncio.get_running_loop()
+        self._lock = threading.Lock()
+        self._waiting: deque[Live] = deque()
+        self._missed = 0
+        self._taken = 0
+        self._scheduled = False
+        self._next_at = 0.0
+
+    def emit(self, request: EventRequest) -> EmittedEvent:
+        """Take an event. Nobody who listens, nothing kept.
+
+        Raises:
+            RuntimeError: the event loop is closed.
+        """
+        wake = False
+        with self._lock:
+            self._taken += 1
+            event = request.into_event(f"event_{request.context.turn_id or ''}.{self._taken}", 0)
+            if self._audience.listens():
+                for item in _live(request):
+                    self._keep(item)
+                wake, self._scheduled = not self._scheduled, True
+        if wake:
+            self._loop.call_soon_threadsafe(self._begin)
+        return event
+
+    def _keep(self, item: Live) -> None:
+        last = self._waiting[-1] if self._waiting else None
+        if (
+            isinstance(item, OutputDelta)
+            and isinstance(last, OutputDelta)
+            and (last.call, last.effect, last.stream) == (item.call, item.effect, item.stream)
+            and len(last.text) + len(item.text) <= MAX_PIECE_CHARS
+        ):
+            self._waiting[-1] = replace(last, text=last.text + item.text)
+            return
+        if len(self._waiting) >= MAX_WAITING:
+            self._waiting.popleft()
+            self._missed += 1
+        self._waiting.append(item)
+
+    def _begin(self) -> None:
+        pause = self._next_at - self._loop.time()
+        if pause > 0:
+            self._loop.call_later(pause, self.flush)
+        else:
+            self.flush()
+
+    def flush(self) -> None:
+        """Tell the observers what has gathered. In the event loop only; call it when a call ends."""
+        self._next_at = self._loop.time() + INTERVAL_S
+        with self._lock:
+            self._scheduled = False
+            waiting, self._waiting = self._waiting, deque[Live]()
+            missed, self._missed = self._missed, 0
+        if missed:
+            self._audience.missed(missed)
+        for item in waiting:
+            self._audience.tell(item)
+
+
+def _live(request: EventRequest) -> Iterator[Live]:
+    turn, effect = request.context.turn_id or TurnId(""), request.context.exec_id or EffectId("")
+    match request.data:
+        case ToolProgressData(tool_call_id=call, tool_name=tool, message=message, display_name=shown):
+            yield Progress(Cursor(), turn, effect, call, tool, message[:MAX_PIECE_CHARS], shown or "")
+        case ToolOutputDeltaData(tool_call_id=call, tool_name=tool, delta=text, stream=stream):
+            for start in range(0, len(text), MAX_PIECE_CHARS):
+                piece = text[start : start + MAX_PIECE_CHARS]
+                yield OutputDelta(Cursor(), turn, effect, call, tool, piece, stream)

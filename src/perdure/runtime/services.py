@@ -1,0 +1,105 @@
+"""What a runtime offers to the tools of a session, over its store. Everything here reads; nothing writes."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from perdure.errors import Code, Error
+from perdure.ids import CallId, SessionId, StreamId, Tenant, TurnId, session_stream
+from perdure.runtime.agent import Agent
+from perdure.runtime.shared import Shared
+from perdure.runtime.transcript import Transcript
+from perdure.store.protocol import Store
+from perdure.tools.services import Services, SessionInfo
+from perdure.vocab.messages import AttachmentRef, Message
+from perdure.vocab.outcomes import Done, Success, ToolCallOutcome
+from perdure.vocab.records import EffectSettled, TurnEnded, open_key
+
+PAGE = 256
+
+
+def services_of(
+    shared: Shared, stream: StreamId, agent: Agent, visible: frozenset[str], durable: Callable[[], Awaitable[None]]
+) -> Services:
+    """The services of one turn."""
+    return Services(
+        locale=agent.locale,
+        visible_tool_names=visible,
+        tool_registry=agent.toolbox.registry,
+        message_retriever=StoredMessages(shared.store, stream),
+        session_store=StoredSessions(shared.store, shared.tenant),
+        result_reader=StoredResults(shared.store, stream, durable),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class StoredMessages:
+    """The conversation of one session, as its log has it."""
+
+    store: Store
+    stream: StreamId
+
+    async def load(self, *, last: int | None = None) -> tuple[Message, ...]:
+        """The conversation, or its last messages."""
+        transcript = Transcript()
+        for row in await self.store.read(self.stream):
+            transcript.add(row.seq, row.record)
+        messages = transcript.messages(transcript.open)
+        return messages if last is None else messages[len(messages) - min(max(0, last), len(messages)) :]
+
+    async def get(self, index: int) -> Message | None:
+        """One message by its place."""
+        messages = await self.load()
+        return messages[index] if 0 <= index < len(messages) else None
+
+
+@dataclass(frozen=True, slots=True)
+class StoredSessions:
+    """The sessions of one tenant."""
+
+    store: Store
+    tenant: Tenant
+
+    async def get_session(self, session_id: SessionId) -> SessionInfo | None:
+        """A session, if the tenant has it."""
+        info = await self.store.stream(session_stream(self.tenant, session_id))
+        if info is None:
+            return None
+        return SessionInfo(session_id, info.tenant, info.agent, info.created_at, info.updated_at)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredResults:
+    """Results of one session that were kept beside its log because of their size."""
+
+    store: Store
+    stream: StreamId
+    durable: Callable[[], Awaitable[None]]
+
+    async def read(self, call: CallId) -> bytes | None:
+        """All bytes of a result. Only calls of this session are looked at, so nobody reads what is not theirs."""
+        await self.durable()  # the result may have been shown before it was stored
+        ref = await self._kept(call)
+        try:
+            return (await self.store.blob(ref.hash)).data if ref else None
+        except Error as problem:
+            if problem.code is Code.BLOB_UNKNOWN:
+                return None
+            raise
+
+    async def _kept(self, call: CallId) -> AttachmentRef | None:
+        opened = await self.store.find(self.stream, open_key(TurnId(call.rsplit(".", 2)[0])))
+        after = opened.seq if opened else None
+        while after is not None and (rows := await self.store.read(self.stream, after=after, limit=PAGE)):
+            for row in rows:
+                match row.record:
+                    case EffectSettled(outcome=ToolCallOutcome(launch=Done(result=result))) if result.call_id == call:
+                        if isinstance(result.output, Success):
+                            return result.output.spilled
+                    case TurnEnded():
+                        return None
+                    case _:
+                        pass
+            after = rows[-1].seq
+        return None

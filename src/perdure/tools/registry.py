@@ -1,0 +1,217 @@
+"""Tools by name, to be given to an agent or to be called directly.
+
+Calling through a registry is calling the tool, with the checks and the honesty of a turn around it but nothing
+recorded: what an agent calls goes through its session.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Iterator, Sequence
+
+from perdure.errors import Code, Error
+from perdure.ids import SessionId, TurnId
+from perdure.session.view import told
+from perdure.tools.context import ToolContext
+from perdure.tools.decorator import Tool
+from perdure.tools.execute import Sidecar, ToolThreads, run_attempt
+from perdure.tools.execution_result import ToolCallResult
+from perdure.tools.objects import SomeTool, ToolObject, as_tool
+from perdure.tools.toolbox import Toolbox
+from perdure.vocab.messages import ToolCall
+from perdure.vocab.outcomes import Failed, Failure, Success, ToolOutput
+from perdure.vocab.tools import ToolDefinition
+
+
+class ToolRegistry:
+    """Tools in the order in which they were registered. Registering a name again replaces the tool in its place."""
+
+    def __init__(self, tools: Iterable[SomeTool] = ()) -> None:
+        self._tools: dict[str, SomeTool] = {}
+        for one in tools:
+            self.register(one)
+
+    @staticmethod
+    def builder() -> ToolRegistryBuilder:
+        """One that is filled in a chain."""
+        return ToolRegistryBuilder()
+
+    @staticmethod
+    def with_defaults() -> ToolRegistry:
+        """The tools that need nothing but the process they run in."""
+        from perdure.tools.builtin import default_tools
+
+        return ToolRegistry(default_tools())
+
+    def register(self, tool: SomeTool) -> None:
+        """Add a tool, or replace the one of that name.
+
+        Raises:
+            Error: `tool_invalid` for something that is not a tool.
+        """
+        if not isinstance(tool, Tool | ToolObject):  # pyright: ignore[reportUnnecessaryIsInstance] - from outside
+            shown = getattr(tool, "__name__", type(tool).__name__)
+            raise Error(Code.TOOL_INVALID, f"{shown} is not a tool", hint="decorate it with @tool")
+        self._tools[tool.name] = tool
+
+    def unregister(self, name: str) -> SomeTool | None:
+        """Take a tool out, and return it."""
+        return self._tools.pop(name, None)
+
+    def clear(self) -> None:
+        """Take all tools out."""
+        self._tools.clear()
+
+    def get(self, name: str) -> SomeTool | None:
+        """The tool of that name."""
+        return self._tools.get(name)
+
+    def has(self, name: str) -> bool:
+        """Whether there is a tool of that name."""
+        return name in self._tools
+
+    def tool_names(self) -> tuple[str, ...]:
+        """The names, in order."""
+        return tuple(self._tools)
+
+    def tool_definitions(self) -> tuple[ToolDefinition, ...]:
+        """What a model would be told of the tools, in order."""
+        return tuple(one.to_definition() for one in self._tools.values())
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is no tool."""
+        return not self._tools
+
+    def __len__(self) -> int:
+        return len(self._tools)
+
+    def __iter__(self) -> Iterator[SomeTool]:
+        return iter(tuple(self._tools.values()))
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._tools
+
+    def __repr__(self) -> str:
+        return f"ToolRegistry(tools={list(self._tools)})"
+
+    # --- calling tools directly
+
+    async def execute(self, call: ToolCall, definition: ToolDefinition | None = None) -> ToolCallResult:
+        """Call a tool that needs to know nothing but its arguments.
+
+        Raises:
+            Error: `tool_unknown`. Everything else that goes wrong is in the result.
+        """
+        return await self._call(call, None)
+
+    async def execute_with_context(
+        self, call: ToolCall, definition: ToolDefinition | None, context: ToolContext[object]
+    ) -> ToolCallResult:
+        """Call a tool with a context.
+
+        Raises:
+            Error: `tool_unknown`. Everything else that goes wrong is in the result.
+        """
+        return await self._call(call, context)
+
+    async def execute_batch(
+        self, calls: Sequence[ToolCall], definitions: Iterable[ToolDefinition]
+    ) -> tuple[ToolCallResult, ...]:
+        """Call one after the other. A call without a definition ends it there; those before it have run.
+
+        Raises:
+            Error: `tool_unknown`.
+        """
+        known = {definition.name: definition for definition in definitions}
+        return tuple([await self.execute(call, _defined(call, known)) for call in calls])
+
+    async def execute_parallel(
+        self, calls: Sequence[ToolCall], definitions: Iterable[ToolDefinition]
+    ) -> tuple[ToolCallResult, ...]:
+        """Call all at once; the results come in the order of the calls. All run, whatever becomes of the others.
+
+        Raises:
+            Error: `tool_unknown`, of the first call it is true of.
+        """
+        known = {definition.name: definition for definition in definitions}
+
+        async def one(call: ToolCall) -> ToolCallResult:
+            return await self.execute(call, _defined(call, known))
+
+        ended = await asyncio.gather(*(one(call) for call in calls), return_exceptions=True)
+        return tuple(_result(end) for end in ended)
+
+    async def _call(self, call: ToolCall, context: ToolContext[object] | None) -> ToolCallResult:
+        found = self._tools.get(call.name)
+        if found is None:
+            raise _unknown("Tool not found", call.name)
+        tool = as_tool(found, with_context=context is not None)
+        if context is None and isinstance(found, Tool) and tool.arguments.context is not None:
+            return _failed(call, f"The tool {call.name} needs a context: call it with execute_with_context")
+        prepared = Toolbox((tool,)).prepare(call, tool.contract)
+        if isinstance(prepared, Failure):
+            return _failed(call, prepared.message)
+        sidecar = Sidecar()
+        threads = ToolThreads(1)
+        try:
+            output = await run_attempt(prepared, context or _detached(call), threads=threads, sidecar=sidecar)
+        finally:
+            threads.close()
+        return _answer(call, output, sidecar)
+
+
+class ToolRegistryBuilder:
+    """Fills a registry in a chain: `ToolRegistry.builder().tool(a).tool(b).build()`."""
+
+    def __init__(self) -> None:
+        self._registry = ToolRegistry()
+
+    def tool(self, tool: SomeTool) -> ToolRegistryBuilder:
+        """Add a tool."""
+        self._registry.register(tool)
+        return self
+
+    def build(self) -> ToolRegistry:
+        """The registry."""
+        return self._registry
+
+
+def _defined(call: ToolCall, known: dict[str, ToolDefinition]) -> ToolDefinition:
+    if call.name not in known:
+        raise _unknown("Tool definition not found", call.name)
+    return known[call.name]
+
+
+def _unknown(what: str, name: str) -> Error:
+    return Error(Code.TOOL_UNKNOWN, f"{what}: {name}", hint="register it first", tool=name)
+
+
+def _result(end: ToolCallResult | BaseException) -> ToolCallResult:
+    if isinstance(end, BaseException):
+        raise end
+    return end
+
+
+def _detached(call: ToolCall) -> ToolContext[object]:
+    return ToolContext(session_id=SessionId(""), turn_id=TurnId(""), call_id=call.id, tool_name=call.name)
+
+
+def _failed(call: ToolCall, message: str) -> ToolCallResult:
+    return ToolCallResult(call.id, result={"error": message}, error=message)
+
+
+def _answer(call: ToolCall, output: ToolOutput, sidecar: Sidecar) -> ToolCallResult:
+    match output:
+        case Success(value=value, connection_required=provider):
+            return ToolCallResult(
+                call.id,
+                result=value,
+                images=tuple(sidecar.images) or None,
+                connection_required=provider or None,
+                raw_output=sidecar.raw_output,
+            )
+        case Failed(failure=failure):
+            return _failed(call, failure.message)
+        case _:
+            return _failed(call, told(output)[0]["error"])

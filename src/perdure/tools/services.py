@@ -1,0 +1,89 @@
+"""What a tool may ask the runtime for, each as small as its use. All are optional: a context may lack any of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Protocol
+
+from perdure.ids import CallId, SessionId, Tenant
+from perdure.tools.errors import ToolError
+from perdure.vocab.messages import Message
+
+if TYPE_CHECKING:
+    from perdure.tools.registry import ToolRegistry
+
+
+class MessageRetriever(Protocol):
+    """Read-only access to the conversation of the session a call belongs to."""
+
+    async def load(self, *, last: int | None = None) -> tuple[Message, ...]:
+        """The conversation as a model would be shown it, or its last messages."""
+        ...
+
+    async def get(self, index: int) -> Message | None:
+        """One message by its place, counted from 0."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class SessionInfo:
+    """A session as a tool may see it. Moments are milliseconds since 1970."""
+
+    id: SessionId
+    tenant: Tenant
+    agent: str
+    created_at: int
+    updated_at: int
+
+
+class SessionStore(Protocol):
+    """Read-only access to the sessions of the tenant a call belongs to."""
+
+    async def get_session(self, session_id: SessionId) -> SessionInfo | None:
+        """A session, if the tenant has it."""
+        ...
+
+
+class NetworkAccess(Protocol):
+    """Which addresses tools of this session may reach. A tool that makes requests asks before each."""
+
+    def allows(self, url: str) -> bool:
+        """Whether this address may be reached."""
+        ...
+
+
+class ResultReader(Protocol):
+    """Access to the whole of results that were too long to be shown."""
+
+    async def read(self, call: CallId) -> bytes | None:
+        """All bytes of the result of a call of this session; None if there is no such result."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Services:
+    """What a runtime offers to the tools of one session. A slot exists here once something fills and uses it."""
+
+    locale: str | None = None
+    """A BCP 47 tag, such as `uk-UA`."""
+    visible_tool_names: frozenset[str] | None = None
+    """The tools the model knows of in this turn; the registry may hold more. None is no restriction."""
+    network_access: NetworkAccess | None = None
+    tool_registry: ToolRegistry | None = None
+    message_retriever: MessageRetriever | None = None
+    session_store: SessionStore | None = None
+    result_reader: ResultReader | None = None
+
+    def __repr__(self) -> str:
+        # Presence only: services hold connections and credentials.
+        named = (f"{one.name}={getattr(self, one.name) is not None}" for one in fields(self))
+        return f"Services({', '.join(named)})"
+
+
+NO_SERVICES = Services()
+
+
+def missing(service: str) -> ToolError:
+    """What a model is told when a tool needs a service that this context does not have."""
+    name = service.replace("_", " ").capitalize()
+    return ToolError(f"{name} not available in this context.", code="service_unavailable")
