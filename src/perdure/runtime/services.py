@@ -27,7 +27,7 @@ def services_of(
         locale=agent.locale,
         visible_tool_names=visible,
         tool_registry=agent.toolbox.registry,
-        message_retriever=StoredMessages(shared.store, stream),
+        message_retriever=StoredMessages(shared.store, stream, durable),
         session_store=StoredSessions(shared.store, shared.tenant),
         result_reader=StoredResults(shared.store, stream, durable),
     )
@@ -39,9 +39,11 @@ class StoredMessages:
 
     store: Store
     stream: StreamId
+    durable: Callable[[], Awaitable[None]]
 
     async def load(self, *, last: int | None = None) -> tuple[Message, ...]:
         """The conversation, or its last messages."""
+        await self.durable()  # a call may run before what led to it is stored
         transcript = Transcript()
         for row in await self.store.read(self.stream):
             transcript.add(row.seq, row.record)
@@ -82,7 +84,7 @@ class StoredResults:
         await self.durable()  # the result may have been shown before it was stored
         ref = await self._kept(call)
         try:
-            return (await self.store.blob(ref.hash)).data if ref else None
+            return (await self.store.blob(ref.hash, stream=self.stream)).data if ref else None
         except Error as problem:
             if problem.code is Code.BLOB_UNKNOWN:
                 return None

@@ -1,0 +1,491 @@
+"""What tools may return, say while they run, and ask for: through the one loop, on every store."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from base64 import b64encode
+from collections.abc import AsyncIterator
+
+import pytest
+
+from perdure import Agent, Event, Fact, Gap, Runtime, ToolContext, ToolError, tool
+from perdure.codec import Json, encode
+from perdure.ids import CallId, SessionId
+from perdure.models.protocol import ModelEvent, ModelReply, ModelRequest, ProviderCall
+from perdure.models.scripted import ScriptedModel, call, calls, say
+from perdure.observe.events import OutputDelta, Progress
+from perdure.observe.live import MAX_WAITING
+from perdure.runtime.clock import SystemClock
+from perdure.store.memory.store import MemoryStore
+from perdure.tools.builtin import EchoTool, FailingTool
+from perdure.tools.ceiling import MAX_KEPT_BYTES, MAX_SHOWN_BYTES
+from perdure.tools.execution_result import ToolExecutionResult, ToolResultImage
+from perdure.tools.objects import ToolObject
+from perdure.tools.registry import ToolRegistry
+from perdure.vocab.messages import Image, Message, Part, Text, ToolResult
+from perdure.vocab.outcomes import Success, into_tool_call
+from perdure.vocab.records import EffectSettled
+from perdure.vocab.usage import Usage
+from tests.scenarios.conftest import Desk
+
+PIXEL = b"\x89PNG\r\n\x1a\n-not-really"
+
+
+def results(messages: tuple[Message, ...]) -> list[ToolResult]:
+    return [part for message in messages for part in message.parts if isinstance(part, ToolResult)]
+
+
+def tool_parts(messages: tuple[Message, ...]) -> list[Part]:
+    return [part for message in messages if message.role == "tool" for part in message.parts]
+
+
+async def asked(rt: Runtime) -> list[ToolResult]:
+    session = await rt.session("s", agent="a")
+    await session.ask("go", timeout=10)
+    return results(await session.history())
+
+
+async def outputs(rt: Runtime) -> list[Success]:
+    found: list[Success] = []
+    for row in await rt.existing("s").rows():
+        if isinstance(row.record, EffectSettled) and row.record.outcome.kind == "tool_call":
+            output = into_tool_call(row.record.outcome).output
+            assert isinstance(output, Success), output
+            found.append(output)
+    return found
+
+
+# --- returning more than a value
+
+
+async def test_each_way_to_end_reaches_the_model_as_it_should(desk: Desk, caplog: pytest.LogCaptureFixture) -> None:
+    @tool
+    def works() -> ToolExecutionResult:
+        """Works."""
+        return ToolExecutionResult.success_with_raw_output({"lines": 2}, "one\ntwo\n")
+
+    @tool
+    def scalar() -> ToolExecutionResult:
+        """Works, with a summary."""
+        return ToolExecutionResult.success_with_raw_output("two lines", "one\ntwo\n")
+
+    @tool
+    def fails() -> ToolExecutionResult:
+        """Fails."""
+        return ToolExecutionResult.tool_error("no such order")
+
+    @tool
+    def breaks() -> ToolExecutionResult:
+        """Breaks."""
+        try:
+            raise ConnectionError("db7.internal refused")
+        except ConnectionError as cause:
+            wrapped = RuntimeError("cannot load the order")
+            wrapped.__cause__ = cause
+            return ToolExecutionResult.internal_error(wrapped)
+
+    @tool
+    def connects() -> ToolExecutionResult:
+        """Needs an account."""
+        return ToolExecutionResult.connection_required("github")
+
+    model = ScriptedModel(
+        calls(call("works"), call("scalar"), call("fails"), call("breaks"), call("connects")), say("ok")
+    )
+    rt = await desk.open(model, works, scalar, fails, breaks, connects)
+    with caplog.at_level(logging.ERROR, "perdure.tools"):
+        told = await asked(rt)
+    assert [(one.name, one.output, one.is_error) for one in told] == [
+        ("works", {"lines": 2}, False),
+        ("scalar", "two lines", False),
+        ("fails", {"error": "no such order", "code": "tool_error"}, True),
+        (
+            "breaks",
+            {"error": "An internal error occurred while executing the tool", "code": "internal_error"},
+            True,
+        ),
+        ("connects", {"connection_required": "github"}, False),
+    ]
+    assert "cannot load the order: db7.internal refused" in caplog.text
+    rows = await rt.existing("s").rows()
+    assert all(b"db7.internal" not in row.data and b"cannot load" not in row.data for row in rows)
+    assert any(b'"connection_required":"github"' in row.data for row in rows), "observers see it as well"
+
+
+async def test_a_model_that_keeps_asking_for_a_connection_leads_nowhere(desk: Desk) -> None:
+    @tool(effect="pure")
+    def connects() -> ToolExecutionResult:
+        """Needs an account."""
+        return ToolExecutionResult.connection_required("github")
+
+    rt = await desk.open(ScriptedModel(*(call("connects") for _ in range(20)), say("never")), connects)
+    session = await rt.session("s", agent="a")
+    ended = await (await session.send("go")).result(timeout=10)
+    assert (ended.status, ended.reason) == ("stopped", "no_progress")
+
+
+async def test_pictures_are_stored_once_and_stand_behind_their_result(desk: Desk) -> None:
+    picture = ToolResultImage(b64encode(PIXEL).decode(), "image/png")
+
+    @tool
+    def draw() -> ToolExecutionResult:
+        """Draw."""
+        return ToolExecutionResult.success_with_images({"width": 1}, [picture])
+
+    @tool
+    def blank() -> ToolExecutionResult:
+        """Draw nothing."""
+        return ToolExecutionResult.success_with_images({"width": 0}, [])
+
+    rt = await desk.open(ScriptedModel(calls(call("draw"), call("blank")), say("ok")), draw, blank)
+    await asked(rt)
+    drawn, nothing = sorted(await outputs(rt), key=lambda output: -len(output.images))
+    (ref,) = drawn.images
+    assert (ref.media_type, ref.size) == ("image/png", len(PIXEL))
+    assert nothing.images == ()
+    stream = rt.existing("s").stream
+    assert (await rt.store.blob(ref.hash, stream=stream)).data == PIXEL
+    parts = tool_parts(await rt.existing("s").history())
+    assert [type(part) for part in parts] == [ToolResult, Image, ToolResult]
+    assert parts[1] == Image(ref=ref)
+
+
+@pytest.mark.parametrize(
+    ("image", "problem"),
+    [
+        (ToolResultImage("AAAA", "image/tiff"), "'image/tiff' is not a picture"),
+        (ToolResultImage("not base64!", "image/png"), "base64"),
+    ],
+)
+async def test_a_picture_that_is_none_does_not_look_like_a_success(
+    desk: Desk, image: ToolResultImage, problem: str
+) -> None:
+    @tool
+    def draw() -> ToolExecutionResult:
+        """Draw."""
+        return ToolExecutionResult.success_with_images({}, [image])
+
+    rt = await desk.open(ScriptedModel(call("draw"), say("ok")), draw)
+    (told,) = await asked(rt)
+    assert told.output["code"] == "tool_result_invalid"
+    assert problem in told.output["error"]
+    assert "did run" in told.output["error"]
+
+
+# --- tools as classes, and registries
+
+
+ORDER: Json = {"type": "object", "properties": {"order": {"type": "string"}}, "required": ["order"]}
+
+
+class Refund(ToolObject):
+    name = "refund"
+    description = "Refund an order."
+    parameters_schema = ORDER
+    display_name = "Refund"
+
+    def __init__(self) -> None:
+        self.keys: list[str] = []
+
+    async def execute(self, arguments: dict[str, Json]) -> ToolExecutionResult:
+        return ToolExecutionResult.tool_error("refund needs its context")
+
+    async def execute_with_context(
+        self, arguments: dict[str, Json], context: ToolContext[object]
+    ) -> ToolExecutionResult:
+        self.keys.append(context.idempotency_key)
+        return ToolExecutionResult.success({"refunded": arguments["order"]})
+
+
+async def test_an_agent_takes_a_registry_and_runs_class_tools_like_any_other(desk: Desk) -> None:
+    refund = Refund()
+    registry = ToolRegistry([EchoTool(), refund, FailingTool.with_internal_error("hunter2")])
+    agent = Agent(
+        "a",
+        model=ScriptedModel(
+            calls(call("echo", message="hé"), call("refund", order="o7"), call("failing_tool")), say("ok")
+        ),
+        tools=registry,
+    )
+    async with Runtime(desk.new_store(), agents=[agent]) as rt:
+        told = await asked(rt)
+        assert [one.output for one in told] == [
+            {"echoed": "hé", "length": 3},
+            {"refunded": "o7"},
+            {"error": "An internal error occurred while executing the tool", "code": "internal_error"},
+        ]
+        assert len(refund.keys) == 1
+        assert refund.keys[0]
+        starts = [row for row in await rt.existing("s").rows() if row.kind == "effect_started"]
+        assert any(b'"once"' in row.data for row in starts), "a class tool that says nothing is once"
+        assert all(b"hunter2" not in row.data for row in await rt.existing("s").rows())
+
+
+# --- what the context offers
+
+
+async def test_a_tool_reads_the_conversation_the_session_and_its_siblings(desk: Desk) -> None:
+    seen: dict[str, object] = {}
+
+    @tool(effect="pure")
+    async def look(ctx: ToolContext) -> str:
+        """Look around."""
+        seen["first"] = await ctx.message_retriever.get(0)
+        seen["beyond"] = await ctx.message_retriever.get(99)
+        seen["last"] = await ctx.message_retriever.load(last=1)
+        found = await ctx.session_store.get_session(ctx.session_id)
+        seen["session"] = found and (found.id, found.agent, found.tenant)
+        seen["nobody"] = await ctx.session_store.get_session(SessionId("nobody"))
+        seen["tools"] = [one.name for one in ctx.visible_tools()]
+        seen["narrow"] = [one.name for one in ctx.with_services(visible_tool_names=frozenset({"echo"})).visible_tools()]
+        seen["names"] = (ctx.org_id, ctx.tool_call_id == ctx.call_id, ctx.locale)
+        return "seen"
+
+    agent = Agent("a", model=ScriptedModel(call("look"), say("ok")), tools=[look, EchoTool()], locale="uk-UA")
+    async with Runtime(desk.new_store(), agents=[agent]) as rt:
+        assert [one.output for one in await asked(rt)] == ["seen"]
+    first = seen["first"]
+    assert isinstance(first, Message)
+    assert first.role == "user"
+    assert seen["beyond"] is None
+    assert isinstance(seen["last"], tuple)
+    assert seen["session"] == ("s", "a", "default")
+    assert seen["nobody"] is None
+    assert seen["tools"] == ["look", "echo"]
+    assert seen["narrow"] == ["echo"]
+    assert seen["names"] == ("default", True, "uk-UA")
+
+
+async def test_a_service_that_is_missing_is_named_to_the_model(desk: Desk) -> None:
+    @tool(effect="pure")
+    async def look(ctx: ToolContext) -> str:
+        """Look."""
+        bare = ctx.with_services(message_retriever=None)
+        return str(await bare.message_retriever.load())
+
+    rt = await desk.open(ScriptedModel(call("look"), say("ok")), look)
+    (told,) = await asked(rt)
+    assert told.output == {
+        "error": "Message retriever not available in this context.",
+        "code": "service_unavailable",
+    }
+
+
+# --- telling observers something
+
+
+async def test_progress_and_output_reach_observers_before_the_end_of_the_call(desk: Desk) -> None:
+    watching = asyncio.Event()
+
+    @tool
+    async def build(ctx: ToolContext) -> str:
+        """Build."""
+        await watching.wait()
+        ctx.emit_progress("compiling")
+        ctx.emit_tool_output("cc a.c\n")
+        ctx.emit_tool_output("cc b.c\n")
+        ctx.emit_tool_output("warning\n", "stderr")
+        return "built"
+
+    @tool
+    def pack(ctx: ToolContext) -> str:
+        """Pack, in a thread."""
+        ctx.emit_progress("packing")
+        return "packed"
+
+    rt = await desk.open(ScriptedModel(call("build"), call("pack"), say("ok")), build, pack)
+    session = await rt.session("s", agent="a")
+    sent = await session.send("go")
+    events: list[Event] = []
+    async with asyncio.timeout(10):
+        async for event in sent.events():
+            events.append(event)
+            watching.set()
+    live = [event for event in events if isinstance(event, Progress | OutputDelta)]
+    assert [(one.tool, one.type) for one in live] == [
+        ("build", "tool.progress"),
+        ("build", "tool.output.delta"),
+        ("build", "tool.output.delta"),
+        ("pack", "tool.progress"),
+    ]
+    said = [one.message if isinstance(one, Progress) else (one.stream, one.text) for one in live]
+    assert said == ["compiling", ("stdout", "cc a.c\ncc b.c\n"), ("stderr", "warning\n"), "packing"]
+    assert all(one.call.startswith(sent.turn) for one in live)
+    settled = next(
+        index
+        for index, event in enumerate(events)
+        if isinstance(event, Fact) and isinstance(event.record, EffectSettled) and event.record.id == "c1.0.1"
+    )
+    assert max(events.index(one) for one in live if one.tool == "build") < settled
+    assert all(b"compiling" not in row.data for row in await session.rows()), "it is not stored"
+
+
+@pytest.mark.parametrize("threaded", [False, True])
+async def test_a_flood_slows_nothing_and_says_how_much_was_lost(desk: Desk, threaded: bool) -> None:
+    watching = asyncio.Event()
+    many = 20_000
+
+    def flood(ctx: ToolContext) -> str:
+        for number in range(many):
+            ctx.emit_progress(f"{number}")
+        return "done"
+
+    @tool(name="flood")
+    async def in_the_loop(ctx: ToolContext) -> str:
+        """Flood."""
+        await watching.wait()
+        return flood(ctx)
+
+    @tool(name="flood")
+    def in_a_thread(ctx: ToolContext) -> str:
+        """Flood."""
+        return flood(ctx)
+
+    rt = await desk.open(ScriptedModel(call("flood"), say("ok")), in_a_thread if threaded else in_the_loop)
+    session = await rt.session("s", agent="a")
+    sent = await session.send("go")
+    heard, lost = 0, 0
+    async with asyncio.timeout(20):
+        async for event in sent.events():
+            watching.set()
+            heard += isinstance(event, Progress)
+            lost += event.dropped if isinstance(event, Gap) else 0
+    assert heard + lost == many
+    if not threaded:
+        assert heard == MAX_WAITING
+
+
+async def test_nobody_who_listens_costs_nothing_and_an_emitter_that_fails_fails_nobody(desk: Desk) -> None:
+    class Broken:
+        def emit(self, request: object) -> object:
+            raise RuntimeError("no way out")
+
+    @tool(effect="pure")
+    def talk(ctx: ToolContext) -> str:
+        """Talk."""
+        ctx.emit_progress("to nobody")
+        ctx.with_(event_emitter=Broken()).emit_progress("into the void")
+        ctx.with_(event_emitter=None).emit_progress("at all")
+        ctx.with_(event_context=None).emit_tool_output("at all")
+        ctx.with_(call_id=CallId("")).emit_tool_output("at all")
+        return "talked"
+
+    rt = await desk.open(ScriptedModel(call("talk"), say("ok")), talk)
+    assert [one.output for one in await asked(rt)] == ["talked"]
+
+
+# --- results that are too long
+
+
+class Reader:
+    """A model that calls `big` and does as the hints say, until there is no more to read."""
+
+    name = "reader"
+
+    def __init__(self) -> None:
+        self.requests: list[ModelRequest] = []
+
+    async def stream(self, request: ModelRequest) -> AsyncIterator[ModelEvent]:
+        self.requests.append(request)
+        shown = results(request.messages)
+        part: Text | ProviderCall = Text(text="all read")
+        if not shown:
+            part = ProviderCall("p0", "big", "{}")
+        elif "next_offset" in shown[-1].output:
+            wanted: Json = {"call": shown[-1].output["call"], "offset": shown[-1].output["next_offset"]}
+            part = ProviderCall(f"p{len(shown)}", "read_result", encode(wanted).decode())
+        yield ModelReply(parts=(part,), finish="stop", usage=Usage(), model=self.name)
+
+
+HARD = 'é\\"\n\x01漢𝄞' * 20_000  # escapes and characters of every length
+
+
+@pytest.mark.parametrize("value", [HARD, {"rows": [HARD]}], ids=["text", "json"])
+async def test_a_long_result_is_read_on_to_its_last_character(desk: Desk, value: Json) -> None:
+    @tool(effect="once")
+    def big() -> Json:
+        """Big."""
+        return value
+
+    model = Reader()
+    rt = await desk.open(model, big)
+    session = await rt.session("s", agent="a")
+    assert await session.ask("go", timeout=30) == "all read"
+    told = results(await session.history())
+    assert all(len(encode(one.output)) <= MAX_SHOWN_BYTES for one in told)
+    whole = "".join(one.output["text"] for one in told)
+    assert whole == (value if isinstance(value, str) else encode(value).decode())
+    assert [one.output["truncated"] for one in told] == [True] * (len(told) - 1) + [False]
+    offered = [[one.name for one in request.tools] for request in model.requests]
+    assert offered[0] == ["big"], "nobody pays for it before there is something to read"
+    assert all(names == ["big", "read_result"] for names in offered[1:])
+
+
+async def test_reading_on_is_confined_to_the_session_and_to_what_there_is(desk: Desk) -> None:
+    @tool(effect="pure")
+    def big() -> str:
+        """Big."""
+        return "x" * 70_000
+
+    rt = await desk.open(ScriptedModel(call("big"), say("ok")), big)
+    (told,) = await asked(rt)
+    theirs: str = told.output["call"]
+
+    def reads(**args: Json) -> ScriptedModel:
+        return ScriptedModel(call("read_result", **args), say("ok"))
+
+    for model, code in [
+        (reads(call=theirs), "result_unknown"),
+        (reads(call="nonsense"), "result_unknown"),
+        (reads(call=""), "result_unknown"),
+        (reads(), "invalid_tool_args"),
+    ]:
+        async with Runtime(MemoryStore(SystemClock()), agents=[Agent("a", model=model, tools=[big])]) as other:
+            (answer,) = await asked(other)
+            assert answer.output["code"] == code
+
+
+async def test_a_result_too_long_to_be_kept_promises_nothing(desk: Desk) -> None:
+    @tool(effect="pure")
+    def huge() -> str:
+        """Huge."""
+        return "x" * (MAX_KEPT_BYTES + 1)
+
+    model = ScriptedModel(call("huge"), say("ok"))
+    rt = await desk.open(model, huge)
+    (told,) = await asked(rt)
+    assert "next_offset" not in told.output
+    assert "resume_hint" not in told.output
+    assert told.output["hint"] == "the rest is not kept; ask the tool for a narrower part"
+    assert [one.name for one in model.requests[-1].tools] == ["huge"]
+
+
+async def test_an_agents_own_read_result_is_its_own(desk: Desk) -> None:
+    @tool(effect="pure")
+    def read_result(page: int) -> str:
+        """Something else entirely."""
+        return f"page {page}"
+
+    @tool(effect="pure")
+    def big() -> str:
+        """Big."""
+        return "x" * 70_000
+
+    rt = await desk.open(ScriptedModel(call("big"), call("read_result", page=3), say("ok")), big, read_result)
+    first, second = await asked(rt)
+    assert "next_offset" not in first.output, "the hint would send the model to the wrong tool"
+    assert second.output == "page 3"
+
+
+async def test_errors_obey_the_ceiling_too(desk: Desk) -> None:
+    @tool(effect="pure")
+    def moan(why: str) -> str:
+        """Moan."""
+        raise ToolError("\x01𝄞" * 100_000)
+
+    odd = {"k" * 200_000: 1, "why": "x"}
+    rt = await desk.open(ScriptedModel(calls(call("moan", why="x"), call("moan", **odd)), say("ok")), moan)
+    for one in await asked(rt):
+        assert one.is_error
+        assert len(encode(one.output)) <= MAX_SHOWN_BYTES
