@@ -14,7 +14,7 @@ from perdure.runtime.clock import SystemClock
 from perdure.store.memory.store import MemoryStore
 from perdure.store.protocol import Store
 from perdure.store.sqlite.store import SqliteStore
-from perdure.tools.objects import SomeTool
+from perdure.tools.toolbox import ToolSource
 
 NewStore = Callable[[], Store]
 
@@ -36,7 +36,7 @@ class Desk:
         self.new_store = new_store
         self._stack = stack
 
-    async def open(self, model: Model, *tools: SomeTool, deps: object = None, worker: bool = True) -> Runtime:
+    async def open(self, model: Model, *tools: ToolSource, deps: object = None, worker: bool = True) -> Runtime:
         agent = Agent("a", model=model, tools=tools)
         runtime = Runtime(self.new_store(), agents=[agent], deps=deps, worker=worker)
         return await self._stack.enter_async_context(runtime)

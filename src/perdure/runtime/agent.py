@@ -11,8 +11,7 @@ from perdure.commit.plan import Blob, blob_of
 from perdure.errors import Code, Error
 from perdure.models.protocol import Model, ModelError, ModelEvent, ModelRequest
 from perdure.models.registry import resolve
-from perdure.tools.objects import SomeTool
-from perdure.tools.toolbox import Toolbox
+from perdure.tools.toolbox import Toolbox, ToolSource
 from perdure.vocab.outcomes import LlmError
 from perdure.vocab.records import Limits
 from perdure.vocab.tools import Composition
@@ -36,7 +35,7 @@ class Agent:
     name: str
     model: str | Model = "sim:echo"
     instructions: str = ""
-    tools: Iterable[SomeTool] = ()
+    tools: Iterable[ToolSource] = ()
     settings: Json = None
     max_iterations: int = 50
     view_bytes: int = DEFAULT_VIEW_BYTES

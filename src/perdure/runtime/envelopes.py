@@ -33,12 +33,14 @@ class Where:
     composition: BlobHash
 
 
-def envelope(where: Where, turn: Turn, owed: AskModel | RunCall | Probe | Wait) -> Envelope:
-    """The envelope of one owed effect."""
+def envelope(
+    where: Where, turn: Turn, owed: AskModel | RunCall | Probe | Wait, prepared: PreparedToolCall | None = None
+) -> Envelope:
+    """The envelope of one owed effect; that of a call says what was prepared for it."""
     scope = Scope(
         session_id=where.session, turn_id=turn.id, turn_index=turn.index, protocol_iteration=owed.ref.iteration
     )
-    command = _command(where, turn, owed)
+    command = CallTool(call=prepared) if prepared else _command(where, turn, owed)
     key = _key(where.tenant, scope, owed, command.kind)
     return Envelope(invocation=Invocation.effect(scope, owed.ref.id, command.kind, key), command=command)
 

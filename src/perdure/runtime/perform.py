@@ -74,7 +74,7 @@ async def ask_model(
 
     try:
         async with asyncio.timeout(MODEL_TIMEOUT_S):
-            reply = await _stream(model, request, show)
+            reply = await stream_reply(model, request, show)
         adopted = decode(encode(adopt(reply, turn=turn.id, iteration=turn.iteration)), Reply)
     except TimeoutError:
         message = f"no complete reply within {MODEL_TIMEOUT_S} s"
@@ -101,7 +101,12 @@ def _offered(composition: Composition, messages: tuple[Message, ...]) -> tuple[T
     return (*tools, read_result.to_definition()) if long else tools
 
 
-async def _stream(model: Model, request: ModelRequest, on_delta: OnDelta) -> ModelReply:
+async def stream_reply(model: Model, request: ModelRequest, on_delta: OnDelta) -> ModelReply:
+    """The reply a model's stream ends with.
+
+    Raises:
+        ModelError: why there is none.
+    """
     events = model.stream(request)
     try:
         async for item in events:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
+from dataclasses import replace
 
 from perdure.codec import decode, encode
 from perdure.commit.plan import Plan, Receipt, Snapshot
@@ -17,14 +18,18 @@ from perdure.observe.events import Cursor, Delta, Live
 from perdure.observe.hub import QUEUE_LIMIT
 from perdure.observe.live import Audience, LiveEmitter
 from perdure.runtime.agent import Agent, composition_blob, model_of
+from perdure.runtime.children import DispatchClient, Nearby
+from perdure.runtime.clients import AttachmentsClient, CallSite, CompletionsClient, SessionsClient
 from perdure.runtime.envelopes import Where
 from perdure.runtime.owned import OwnedStream, rows_of
 from perdure.runtime.services import services_of
 from perdure.runtime.shared import Shared, TurnResult
 from perdure.runtime.transcript import Transcript
 from perdure.runtime.turns import Surroundings, TurnDriver
-from perdure.session.fold import CODE, SessionState, cancel_of, fold
+from perdure.session.fold import CODE, SessionState, cancel_of, fold, with_membership
 from perdure.store.protocol import Claim, InboxRow
+from perdure.tools.clients.surface import Clients
+from perdure.tools.errors import ToolError
 from perdure.tools.services import Services
 from perdure.turn.machine import advance
 from perdure.turn.state import Turn, opened
@@ -38,6 +43,7 @@ from perdure.vocab.records import (
     OutcomeArrivedLate,
     Record,
     Row,
+    ToolMembershipChanged,
     TurnEnded,
     TurnOpened,
 )
@@ -251,6 +257,7 @@ class Resident:
             on_delta=self._on_delta,
             emitter=self._emitter,
             services=self._services(agent, turn),
+            clients=lambda site: self._clients(site, agent),
             is_dead=shared.store.is_dead,
             on_loose_end=shared.loose_ends.note,
         )
@@ -258,6 +265,33 @@ class Resident:
     def _services(self, agent: Agent, turn: Turn) -> Services:
         names = frozenset(contract.name for contract in turn.composition.tools)
         return services_of(self._shared, self.stream, agent, names, self._owned.durable)
+
+    def _clients(self, site: CallSite, agent: Agent) -> Clients:
+        shared, stream = self._shared, self.stream
+        model = model_of(agent, site.turn.composition.model)
+        nearby = Nearby(site, stream, agent.toolbox, shared.threads, shared.deps)
+        alone = Clients(
+            sessions=SessionsClient(site, shared, stream, agent, self._change_tools),
+            attachments=AttachmentsClient(site, shared, stream),
+            direct_completions=CompletionsClient(site, model),
+        )
+        return replace(alone, dispatch=DispatchClient(nearby, alone))
+
+    async def _change_tools(self, site: CallSite, names: tuple[str, ...], present: bool) -> int:
+        """Take tools out of this session or put them back, from its next turn on."""
+        if self.driver is None or site.effect not in self.driver.flights:
+            raise ToolError("The call is over: nobody waits for it any more", code="tool_cancelled")
+        state = self.state
+        for record in self._owned.undurable():
+            if isinstance(record, ToolMembershipChanged):
+                state = with_membership(state, record)
+        changed = tuple(name for name in names if (name in state.without_tools) is present)
+        if changed:
+            change = ToolMembershipChanged(names=changed, present=present, call=site.call)
+            state = with_membership(state, change)
+            self.driver.submit(change)
+        await self._owned.durable()
+        return state.tools_generation
 
     def _on_delta(self, turn: Turn, effect: EffectId, text: str, thinking: bool) -> None:
         if not self._watched():

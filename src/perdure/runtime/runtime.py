@@ -116,6 +116,7 @@ class Runtime:
         now = self.clock.wall_ms()
         await self.store.register(self.worker_id, pid=self._pid, version=VERSION, now=now)
         shared = Shared(
+            host=self,
             store=self.store,
             clock=self.clock,
             worker=self.worker_id,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
 
 from perdure.clock import Clock
 from perdure.codec import decode
@@ -17,6 +18,9 @@ from perdure.vocab.messages import Reply
 from perdure.vocab.records import StopReason, TurnEnded
 from perdure.vocab.tools import Composition
 from perdure.vocab.usage import Usage
+
+if TYPE_CHECKING:
+    from perdure.runtime.session import Session
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,10 +97,19 @@ class LooseEnds:
         self.any = True
 
 
+class Host(Protocol):
+    """Whoever opens sessions: the runtime itself."""
+
+    def existing(self, id: str) -> Session:
+        """A session that is expected to exist; the first use finds out."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Shared:
     """The store, the clock, the agents: one set per runtime."""
 
+    host: Host
     store: Store
     clock: Clock
     worker: WorkerId

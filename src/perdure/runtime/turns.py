@@ -11,6 +11,8 @@ import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 
+import msgspec
+
 from perdure.clock import Clock
 from perdure.commit.plan import Blob, ClearTimer, SetTimer
 from perdure.effects import keys
@@ -21,13 +23,18 @@ from perdure.ids import EffectId, WorkerId
 from perdure.models.protocol import Model
 from perdure.observe.emit import EventContext
 from perdure.observe.live import LiveEmitter
+from perdure.runtime.clients import CallSite
 from perdure.runtime.envelopes import Where, envelope
 from perdure.runtime.owned import OwnedStream
 from perdure.runtime.perform import ask_model, ask_outside, run_tool
+from perdure.runtime.preparing import Preparations, Ready, UnderWay, identity
+from perdure.tools.clients.surface import Clients
+from perdure.tools.clients.turn import TurnContext
 from perdure.tools.context import CancelToken, ToolContext
 from perdure.tools.execute import ToolThreads
+from perdure.tools.prepare import ToolPrepareContext
 from perdure.tools.services import Services
-from perdure.tools.toolbox import Prepared, Toolbox
+from perdure.tools.toolbox import Toolbox
 from perdure.turn.machine import advance, naps, owed, recovery, settlement, stopped, unanswered
 from perdure.turn.state import AskModel, EndTurn, Owed, Probe, RunCall, Turn, Wait
 from perdure.vocab.effects import Envelope
@@ -47,7 +54,7 @@ from perdure.vocab.outcomes import (
     ToolCallOutcome,
     ToolOutput,
 )
-from perdure.vocab.records import EffectSettled, OutcomeArrivedLate, Record, TurnEnded
+from perdure.vocab.records import EffectSettled, InputAdmitted, OutcomeArrivedLate, Record, TurnEnded
 from perdure.vocab.tools import EffectClass
 
 log = logging.getLogger("perdure.runtime")
@@ -69,6 +76,7 @@ class Surroundings:
     on_delta: Callable[[Turn, EffectId, str, bool], None]
     emitter: LiveEmitter
     services: Services
+    clients: Callable[[CallSite], Clients]
     is_dead: Callable[[WorkerId], Awaitable[bool]]
     on_loose_end: Callable[[], None]
 
@@ -84,6 +92,7 @@ class Flight:
     dispatched: bool = False
     outcome: Outcome | None = None
     blobs: tuple[Blob, ...] = ()
+    site: CallSite | None = None
 
     @property
     def id(self) -> EffectId:
@@ -122,6 +131,7 @@ class TurnDriver:
         for record in records:
             journal.fold(record)
         self._controller = JournaledController(journal, self)
+        self._preparations = Preparations(around.toolbox, journal, self._prepare_context, self.durable, self._wake)
         self.flights: dict[EffectId, Flight] = {}
         self._news = asyncio.Event()
         self._landed: list[Flight] = []
@@ -167,6 +177,9 @@ class TurnDriver:
         self.refusal = error
         self._news.set()
 
+    def _wake(self) -> None:
+        self._news.set()
+
     # --- the loop
 
     async def run(self) -> TurnEnded:
@@ -175,6 +188,12 @@ class TurnDriver:
         Raises:
             Error: why the store refused to go on. Nothing that was begun here may be continued.
         """
+        try:
+            return await self._run()
+        finally:
+            self._preparations.stop()
+
+    async def _run(self) -> TurnEnded:
         self._controller.record(*recovery(self.turn))
         while True:
             self._settle_landed()
@@ -207,8 +226,7 @@ class TurnDriver:
         """Record an outcome, with the bytes it refers to."""
         if flight.effect == "once" and _is_doubt(outcome):
             self._around.on_loose_end()
-        for blob in flight.blobs:
-            self._owned.blob(blob)
+        self._owned.blob(*flight.blobs, *(flight.site.attached if flight.site else ()))
         self._controller.settle(flight.begun, outcome)
 
     def _begin_owed(self) -> None:
@@ -226,8 +244,10 @@ class TurnDriver:
 
     def _begin(self, item: AskModel | RunCall | Probe | Wait) -> bool:
         """Begin one effect. True if it was settled on the spot, so that what is owed has changed."""
-        described = envelope(self._where, self.turn, item)
         try:
+            if isinstance(item, RunCall):
+                return self._begin_call(item)
+            described = envelope(self._where, self.turn, item)
             match item:
                 case AskModel():
                     return self._start(
@@ -238,8 +258,6 @@ class TurnDriver:
                     )
                 case Wait():
                     return self._begin_wait(item, described)
-                case RunCall():
-                    return self._begin_call(item, described)
                 case Probe():
                     return self._begin_probe(item, described)
         except Error as problem:
@@ -298,23 +316,28 @@ class TurnDriver:
 
     # --- beginning each kind of effect
 
-    def _begin_call(self, item: RunCall, described: Envelope) -> bool:
-        prepared = self._around.toolbox.prepare(item.call, item.contract)
-        if isinstance(prepared, Failure):
-            self._controller.record(settlement(item.ref, item.call, Failed(failure=prepared)))
+    def _begin_call(self, item: RunCall) -> bool:
+        ready = self._preparations.of(item)
+        if isinstance(ready, UnderWay):
+            return False
+        if not isinstance(ready, Ready):
+            self._controller.record(settlement(item.ref, item.call, ready))
             return True
-        durability = prepared.contract.durability
+        described = envelope(self._where, self.turn, item, ready.call)
+        durability = ready.prepared.contract.durability
         timeout = durability.timeout_ms
         care = Care(
             effect=durability.effect,
             doubt=durability.doubt,
             deadline_at=self._around.clock.wall_ms() + timeout if timeout else None,
-            keep_command=False,
+            record_start=ready.recorded,
+            keep_command=ready.recorded,
         )
-        return self._start(item, described, care, self._tool_runner(item, prepared))
+        return self._start(item, described, care, self._tool_runner(item, ready))
 
     def _begin_probe(self, item: Probe, described: Envelope) -> bool:
-        prepared = self._around.toolbox.prepare(item.call, item.contract)
+        sealed = self._preparations.sealed(item)
+        prepared = self._around.toolbox.prepare(item.call, item.contract, sealed)
         if isinstance(prepared, Failure) or prepared.tool.probe is None:
             unknown = DurableStepOutcome(value={"verdict": "unknown", "reason": "the probe does not exist any more"})
             self._controller.record(EffectSettled(id=item.ref.id, outcome=unknown))
@@ -323,7 +346,7 @@ class TurnDriver:
         async def run(flight: Flight) -> Outcome:
             flight.start()
             certain = await self._nobody_can_still_do_it(item)
-            ctx = self._context(item, prepared, flight)
+            ctx = self._context(item, Ready(prepared, sealed or identity(item, prepared.contract), False), flight)
             return await ask_outside(prepared, ctx, self._around.threads, certain=certain)
 
         return self._start(item, described, Care(effect="pure"), run)
@@ -375,9 +398,9 @@ class TurnDriver:
 
         return run
 
-    def _tool_runner(self, item: RunCall, prepared: Prepared) -> Callable[[Flight], Awaitable[Outcome]]:
+    def _tool_runner(self, item: RunCall, ready: Ready) -> Callable[[Flight], Awaitable[Outcome]]:
         async def run(flight: Flight) -> Outcome:
-            ctx = self._context(item, prepared, flight)
+            ctx = self._context(item, ready, flight)
             deadline_at = flight.begun.care.deadline_at
             around = self._around
             pure = flight.effect == "pure"
@@ -389,16 +412,41 @@ class TurnDriver:
                 return True
 
             done = await run_tool(
-                item, prepared, ctx, around.threads, around.clock, deadline_at=deadline_at, may_start=may_start
+                item, ready.prepared, ctx, around.threads, around.clock, deadline_at=deadline_at, may_start=may_start
             )
             around.emitter.flush()  # what the call said stands before what became of it
             flight.blobs = done.blobs
-            return done.outcome
+            spent = tuple(flight.site.spent) if flight.site else ()
+            return msgspec.structs.replace(done.outcome, direct=spent) if spent else done.outcome
 
         return run
 
-    def _context(self, item: RunCall | Probe, prepared: Prepared, flight: Flight) -> ToolContext[object]:
-        where = self._where
+    def _turn_context(self) -> TurnContext:
+        turn = self.turn
+        given = next((record.plugin_input for record in self.records if isinstance(record, InputAdmitted)), None)
+        return TurnContext(
+            session_id=self._where.session,
+            turn_id=turn.id,
+            turn_index=turn.index,
+            iteration=turn.iteration,
+            agent=turn.composition.agent,
+            model=turn.composition.model,
+            plugin_inputs=given or {},
+        )
+
+    def _prepare_context(self, item: RunCall) -> ToolPrepareContext:
+        site = CallSite(self.turn, item.call.id, item.ref.id, self._turn_context())
+        return ToolPrepareContext(
+            session_id=self._where.session,
+            call_id=item.call.id,
+            turn_context=site.turn_context,
+            deps=self._around.deps,
+            sessions=self._around.clients(site).sessions,
+        )
+
+    def _context(self, item: RunCall | Probe, ready: Ready, flight: Flight) -> ToolContext[object]:
+        where, prepared = self._where, ready.prepared
+        flight.site = CallSite(self.turn, item.call.id, flight.id, self._turn_context(), flight.cancellation)
         return ToolContext(
             session_id=where.session,
             turn_id=self.turn.id,
@@ -408,12 +456,16 @@ class TurnDriver:
             attempt=item.ref.attempt,
             max_attempts=prepared.contract.durability.retry.max_attempts,
             idempotency_key=keys.tool_idempotency(where.tenant, where.session, item.call.id, item.call.name),
-            args=item.call.args,
+            args=ready.call.args,
             given=self._around.deps,
             cancellation=flight.cancellation,
             services=self._around.services,
             event_emitter=self._around.emitter,
             event_context=EventContext(turn_id=self.turn.id, exec_id=flight.id),
+            prepared_payload=ready.call.prepared_payload,
+            turn_context=flight.site.turn_context,
+            parent_invocation=flight.begun.envelope.invocation,
+            clients=self._around.clients(flight.site),
         )
 
     # --- endings that are not the model's

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, Generic, Self
 
 from perdure.codec import Json
 from perdure.errors import Code, Error
-from perdure.ids import DEFAULT_TENANT, CallId, SessionId, Tenant, TurnId
+from perdure.ids import CallId, Tenant, TurnId
 from perdure.observe.emit import (
     EventContext,
     EventData,
@@ -21,6 +21,7 @@ from perdure.observe.emit import (
     ToolOutputDeltaData,
     ToolProgressData,
 )
+from perdure.tools.clients.surface import CallSurface
 from perdure.tools.services import (
     NO_SERVICES,
     MessageRetriever,
@@ -127,20 +128,13 @@ NOT_GIVEN: Final = _NotGiven()
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)  # no slots: with them, `ToolContext[Deps](...)` fails on 3.11
-class ToolContext(Generic[Deps]):
+class ToolContext(CallSurface, Generic[Deps]):
     """One call, as its tool sees it. `idempotency_key` is the same for every attempt, after every restart.
 
     `given` is what the runtime was given as `deps=`; tools read it through `deps`.
     """
 
-    session_id: SessionId
     turn_id: TurnId
-    call_id: CallId
-    tool_name: str
-    tenant: Tenant = DEFAULT_TENANT
-    attempt: int = 1
-    max_attempts: int = 1
-    idempotency_key: str = ""
     args: Json = None
     cancellation: CancelToken = field(default_factory=CancelToken)
     given: Deps | _NotGiven = NOT_GIVEN

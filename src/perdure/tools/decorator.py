@@ -127,9 +127,13 @@ class Tool(Generic[P, R_co]):
             return self.accepts
         return arguments_of(self.function, self.name, hints=self.resolved, schema=self.args_schema)
 
-    @functools.cached_property
+    @property
     def contract(self) -> ToolContract:
         """What a turn captures of this tool."""
+        return self._contract
+
+    @functools.cached_property
+    def _contract(self) -> ToolContract:
         return ToolContract(definition=self.to_definition(), durability=self.durability)
 
     def to_definition(self) -> ToolDefinition:
@@ -149,6 +153,13 @@ class Tool(Generic[P, R_co]):
         """One sentence for people about a call of this tool. Arguments that look like secrets are never in it."""
         noun = self.hints.narration_noun or self.display_name or self.name
         return narration(call, phase, locale, noun=noun, own=self.narrator)
+
+    def invoke(self, ctx: ToolContext[object], arguments: Mapping[str, object]) -> object:
+        """Call the function with checked arguments, and with its context if it takes one."""
+        given = dict(arguments)
+        if self.arguments.context is not None:
+            given[self.arguments.context] = ctx
+        return cast("Callable[..., object]", self.function)(**given)
 
     def bind(self, args: Json) -> dict[str, object] | Failure:
         """Check and convert a model's arguments; a `Failure` says what is wrong with them."""

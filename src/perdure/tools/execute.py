@@ -16,9 +16,9 @@ from dataclasses import dataclass, field
 from typing import Protocol, cast
 
 from perdure.codec import Json
+from perdure.tools.catalog import Runnable
 from perdure.tools.ceiling import MAX_KEPT_BYTES, MAX_MESSAGE_BYTES, head_of
 from perdure.tools.context import ToolContext
-from perdure.tools.decorator import AnyTool
 from perdure.tools.errors import OutcomeUnknown, ToolError
 from perdure.tools.execution_result import (
     INTERNAL_ERROR,
@@ -99,14 +99,11 @@ async def run_attempt(
     the caller's own cancellation is raised.
     """
     tool = prepared.tool
-    arguments = dict(prepared.arguments)
-    if tool.arguments.context is not None:
-        arguments[tool.arguments.context] = ctx
 
     def call() -> object:
         if not may_start():
             raise Withheld
-        return tool.function(**arguments)
+        return tool.invoke(ctx, prepared.arguments)
 
     beside = sidecar or Sidecar()
     limit_ms = prepared.durability.timeout_ms if left_ms is None else left_ms
@@ -121,7 +118,7 @@ async def run_attempt(
 
 
 async def run_probe(
-    tool: AnyTool,
+    tool: Runnable,
     ctx: ToolContext[object],
     *,
     threads: ToolThreads | None = None,

@@ -1,16 +1,20 @@
-"""The tools of an agent, and the one synchronous step between a model's call and its dispatch."""
+"""The tools of an agent, and the synchronous part of the way from a model's call to its dispatch."""
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Iterable, Iterator
+import logging
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from functools import cached_property
+from typing import TYPE_CHECKING, TypeAlias
 
 from perdure.errors import Code, Error
+from perdure.tools.catalog import Catalog, Member, Runnable
 from perdure.tools.decorator import AnyTool, Tool
-from perdure.tools.objects import SomeTool, as_tool
+from perdure.tools.objects import SomeTool, ToolObject, as_tool
+from perdure.tools.provider import ProvidedTool, ToolProvider, check_manifest, check_provider
 from perdure.tools.read_result import read_result
+from perdure.vocab.effects import PreparedToolCall
 from perdure.vocab.messages import ToolCall
 from perdure.vocab.outcomes import Failure
 from perdure.vocab.tools import Durability, ToolContract
@@ -20,12 +24,17 @@ if TYPE_CHECKING:
 
 _SHOWN_CHARS = 400
 
+logger = logging.getLogger("perdure.tools")
+
+ToolSource: TypeAlias = SomeTool | ToolProvider
+"""What an agent's `tools=` takes."""
+
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
     """A call that may be dispatched: today's function, with the durability its turn began with."""
 
-    tool: AnyTool
+    tool: Runnable
     arguments: dict[str, object]
     contract: ToolContract
     readable: bool = True
@@ -38,42 +47,61 @@ class Prepared:
 
 
 class Toolbox:
-    """Tools by name, in the order they were given."""
+    """Tools and providers of tools, in the order they were given."""
 
-    def __init__(self, tools: Iterable[SomeTool] = ()) -> None:
-        self._tools: dict[str, AnyTool] = {}
-        for one in tools:
-            self._add(as_tool(one))
+    def __init__(self, sources: Iterable[ToolSource] = ()) -> None:
+        self._sources: tuple[AnyTool | ToolProvider, ...] = tuple(_as_source(source) for source in sources)
+        seen: set[str] = set()
+        for source in self._sources:
+            for name in _names(source):
+                if name in seen:
+                    raise Error(
+                        Code.TOOL_INVALID,
+                        f"two tools are called {name}",
+                        hint='rename one of them: @tool(name="...")',
+                        tool=name,
+                    )
+                seen.add(name)
 
-    @functools.cached_property
+    @property
+    def catalog(self) -> Catalog:
+        """The tools as they are now. Providers are asked again every time."""
+        return self._fixed if not self._has_providers else Catalog(self._members())
+
+    @cached_property
     def registry(self) -> ToolRegistry:
-        """The same tools for those who look at their siblings."""
+        """The tools of this program, without those of providers, for those who look at their siblings."""
         from perdure.tools.registry import ToolRegistry
 
-        return ToolRegistry(self._tools.values())
+        return ToolRegistry(source for source in self._sources if isinstance(source, Tool))
 
-    def _add(self, one: AnyTool) -> None:
-        if not isinstance(one, Tool):  # pyright: ignore[reportUnnecessaryIsInstance] - an undecorated function
-            shown = getattr(one, "__name__", type(one).__name__)
-            raise Error(Code.TOOL_INVALID, f"{shown} is not a tool", hint="decorate it with @tool")
-        if one.name in self._tools:
-            raise Error(
-                Code.TOOL_INVALID,
-                f"two tools are called {one.name}",
-                hint='rename one of them: @tool(name="...")',
-                tool=one.name,
-            )
-        self._tools[one.name] = one
+    @cached_property
+    def _has_providers(self) -> bool:
+        return any(not isinstance(source, Tool) for source in self._sources)
 
-    def __iter__(self) -> Iterator[AnyTool]:
-        return iter(self._tools.values())
+    @cached_property
+    def _fixed(self) -> Catalog:
+        return Catalog(self._members())
+
+    def _members(self) -> Iterator[Member]:
+        seen: set[str] = set()
+        for source in self._sources:
+            for member in _members_of(source):
+                if member.manifest.name in seen:
+                    logger.error("%s offers a second tool %s", type(source).__name__, member.manifest.name)
+                    continue
+                seen.add(member.manifest.name)
+                yield member
+
+    def __iter__(self) -> Iterator[Runnable]:
+        return (member.tool for member in self.catalog.members.values() if member.tool)
 
     def __len__(self) -> int:
-        return len(self._tools)
+        return len(self.catalog.members)
 
-    def get(self, name: str) -> AnyTool | None:
+    def get(self, name: str) -> Runnable | None:
         """The tool of that name."""
-        return self._tools.get(name)
+        return self.catalog.get(name)
 
     def contracts(self) -> tuple[ToolContract, ...]:
         """What a turn captures.
@@ -81,27 +109,35 @@ class Toolbox:
         Raises:
             Error: `tool_invalid` if a tool's arguments have no JSON schema.
         """
-        return tuple(one.contract for one in self._tools.values())
+        return self.catalog.contracts
 
-    def prepare(self, call: ToolCall, captured: ToolContract | None) -> Prepared | Failure:
-        """Everything that can be known about a call before it is dispatched. A `Failure` answers it instead."""
+    def prepare(
+        self, call: ToolCall, captured: ToolContract | None, sealed: PreparedToolCall | None = None
+    ) -> Prepared | Failure:
+        """Everything that can be known about a call before it is dispatched. A `Failure` answers it instead.
+
+        `sealed` is the call as a provider's hook prepared it, now or before a crash: its arguments count.
+        """
+        catalog = self.catalog
         if call.malformed is not None:
-            return _malformed(call, list(self._tools))
+            return _malformed(call, catalog.names)
         if captured is None and call.name == read_result.name:
             captured, current = read_result.contract, read_result
         elif captured is None:
-            return _unavailable(call.name, list(self._tools))
+            return _no_contract(call.name) if catalog.without_contract(call.name) else _unavailable(call.name, catalog)
         else:
-            current = self._tools.get(call.name)
+            current = catalog.get(call.name)
         if current is None:
             return Failure(
                 code="tool_removed",
                 message=f"{call.name}: the tool was removed while this call was owed; it was not run",
                 failure_class="unavailable",
             )
-        bound = current.bind(call.args)
+        if current.contract.tool_id != captured.tool_id or (sealed and sealed.tool_id != captured.tool_id):
+            return _other_id(captured, current.contract)
+        bound = current.bind(sealed.args if sealed else call.args)
         if not isinstance(bound, Failure):
-            own = read_result.name in self._tools
+            own = read_result.name in catalog.members
             return Prepared(tool=current, arguments=bound, contract=captured, readable=not own)
         if bound.code == "invalid_tool_args" and captured.arguments_digest != current.contract.arguments_digest:
             return Failure(
@@ -113,15 +149,73 @@ class Toolbox:
         return bound
 
 
-def _unavailable(name: str, available: list[str]) -> Failure:
+def _as_source(source: ToolSource) -> AnyTool | ToolProvider:
+    if isinstance(source, Tool | ToolObject):
+        return as_tool(source)
+    _refuse_others(source)
+    return source
+
+
+def _names(source: AnyTool | ToolProvider) -> tuple[str, ...]:
+    if isinstance(source, Tool):
+        return (source.name,)
+    check_provider(source)
+    return tuple(manifest.name for manifest in source.tool_manifests())
+
+
+def _refuse_others(given: object) -> None:
+    """Whatever it is said to be: an undecorated function, or a class instead of its instance."""
+    if isinstance(given, type) or not isinstance(given, ToolProvider):
+        shown = getattr(given, "__name__", type(given).__name__)
+        hint = "pass an instance of it" if isinstance(given, type) else "decorate it with @tool"
+        raise Error(Code.TOOL_INVALID, f"{shown} is not a tool", hint=hint)
+
+
+def _members_of(source: AnyTool | ToolProvider) -> Iterator[Member]:
+    if isinstance(source, Tool):
+        yield Member(source.contract.manifest, source)
+        return
+    # Other people's code, while a turn begins: a provider that fails costs its own tools and nothing else.
+    try:
+        manifests = tuple(source.tool_manifests())
+    except Exception:
+        logger.exception("%s cannot list its tools; they are missing for now", type(source).__name__)
+        return
+    for manifest in manifests:
+        try:
+            contract = check_manifest(source, manifest)
+        except Exception:
+            logger.exception("the tool %s is left out for now", manifest.name)
+            continue
+        yield Member(manifest, ProvidedTool(source, manifest, contract) if contract else None)
+
+
+def _unavailable(name: str, catalog: Catalog) -> Failure:
     return Failure(
         code="tool_unavailable",
-        message=f"There is no tool {name!r}; nothing was run. The tools are: {', '.join(available) or 'none'}",
+        message=f"There is no tool {name!r}; nothing was run. The tools are: {', '.join(catalog.names) or 'none'}",
         failure_class="unavailable",
     )
 
 
-def _malformed(call: ToolCall, available: list[str]) -> Failure:
+def _no_contract(name: str) -> Failure:
+    return Failure(
+        code="tool_contract_unavailable",
+        message=f"The arguments of the tool {name!r} are not known at the moment; nothing was run",
+        failure_class="unavailable",
+    )
+
+
+def _other_id(captured: ToolContract, current: ToolContract) -> Failure:
+    return Failure(
+        code="prepared_tool_id_mismatch",
+        message=f"{captured.name} was the tool {captured.tool_id} when this turn began and is {current.tool_id} now; "
+        "it was not run",
+        failure_class="unavailable",
+    )
+
+
+def _malformed(call: ToolCall, available: Sequence[str]) -> Failure:
     raw = call.malformed or ""
     shown = raw if len(raw) <= _SHOWN_CHARS else f"{raw[:_SHOWN_CHARS]}…"
     if call.name:

@@ -1,0 +1,349 @@
+"""What the runtime offers one call of a tool: sessions, attachments, its model, and the other tools of its turn."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Awaitable, Callable, Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from perdure.codec import Json, check_text, decode, encode, to_json
+from perdure.commit.plan import Blob, blob_of
+from perdure.effects.attachments import Attachment, normalise
+from perdure.errors import Code, Error
+from perdure.ids import CallId, EffectId, SessionId, StreamId, check_id, join, session_stream, stream_names
+from perdure.inbox.admit import delivery
+from perdure.inbox.items import Input, Wake
+from perdure.models.protocol import Model, ModelError, ModelRequest, adopt
+from perdure.runtime.perform import MODEL_TIMEOUT_S, stream_reply
+from perdure.session.fold import CODE, SessionState, fold_all
+from perdure.tools.ceiling import MAX_KEPT_BYTES
+from perdure.tools.clients.completions import DirectRequest
+from perdure.tools.clients.sessions import SessionModel, SessionSnapshot, StartedTurn
+from perdure.tools.clients.turn import TurnContext
+from perdure.tools.context import CancelToken
+from perdure.tools.errors import ToolError
+from perdure.turn.state import Turn
+from perdure.vocab.messages import AttachmentRef, Message, Reply, Text
+from perdure.vocab.outcomes import DirectUsage, LlmError
+from perdure.vocab.tools import ToolDefinition
+
+if TYPE_CHECKING:
+    from perdure.runtime.agent import Agent
+    from perdure.runtime.session import Session
+    from perdure.runtime.shared import Shared
+
+MAX_ATTACHED_BYTES = 4 * MAX_KEPT_BYTES
+
+_VISIBLE = frozenset(
+    {
+        Code.AGENT_UNKNOWN,
+        Code.INPUT_KEY_CONFLICT,
+        Code.INPUT_TOO_LARGE,
+        Code.INVALID_ARGUMENT,
+        Code.INVALID_ID,
+        Code.INVALID_JSON,
+        Code.INVALID_TEXT,
+        Code.RESULT_TIMEOUT,
+        Code.SESSION_AGENT_CONFLICT,
+        Code.SESSION_UNKNOWN,
+        Code.TURN_FAILED,
+        Code.TURN_UNKNOWN,
+        Code.RUNTIME_EFFECT_ATTACHMENT_MISSING_REFERENCE,
+        Code.RUNTIME_EFFECT_ATTACHMENT_MEDIA_TYPE,
+        Code.RUNTIME_EFFECT_ATTACHMENT_STORE,
+    }
+)
+"""What a tool did wrong or can do something about. Anything else stays between us and the log."""
+
+
+@dataclass(slots=True)
+class CallSite:
+    """One attempt of one call, as its clients see it, and what they have collected for its outcome."""
+
+    turn: Turn
+    call: CallId
+    effect: EffectId
+    turn_context: TurnContext
+    cancellation: CancelToken = field(default_factory=CancelToken)
+    attached: list[Blob] = field(default_factory=list[Blob])
+    spent: list[DirectUsage] = field(default_factory=list[DirectUsage])
+    created: int = 0
+
+    def check_running(self) -> None:
+        """Refuse what nobody will record any more."""
+        if self.cancellation.cancelled:
+            raise ToolError("The call is over: nobody waits for it any more", code="tool_cancelled")
+
+
+@contextmanager
+def visibly() -> Generator[None]:
+    """Turn a refusal that concerns the tool into one that its model may read."""
+    try:
+        yield
+    except Error as problem:
+        if problem.code not in _VISIBLE:
+            raise
+        because = f" (because {problem.because})" if problem.because else ""
+        raise ToolError(f"{problem.message}{because}", code=problem.code.value) from problem
+
+
+class SessionsClient:
+    """`ctx.sessions` of one call."""
+
+    def __init__(
+        self,
+        site: CallSite,
+        shared: Shared,
+        stream: StreamId,
+        agent: Agent,
+        change_tools: Callable[[CallSite, tuple[str, ...], bool], Awaitable[int]],
+    ) -> None:
+        self._site = site
+        self._shared = shared
+        self._stream = stream
+        self._agent = agent
+        self._change_tools = change_tools
+
+    def model(self) -> SessionModel:
+        """The model of the turn that runs."""
+        composition = self._site.turn.composition
+        return SessionModel(composition.model, composition.settings)
+
+    # --- reading
+
+    async def snapshot_current(self) -> SessionSnapshot:
+        """This session, as far as it is durable."""
+        return await self._snapshot(self._stream)
+
+    async def snapshot(self, session: str) -> SessionSnapshot:
+        """Another session of this tenant."""
+        return await self._snapshot(self._stream_of(session))
+
+    async def _snapshot(self, stream: StreamId) -> SessionSnapshot:
+        with visibly():
+            session = self._existing(stream)
+            messages = await session.history()
+            state = await self._state(stream)
+        return SessionSnapshot(
+            session_id=session.id,
+            agent=state.agent,
+            turns=state.turns,
+            open_turn=state.open_turn,
+            messages=messages,
+            usage=state.usage,
+            without_tools=state.without_tools,
+            tools_generation=state.tools_generation,
+        )
+
+    async def _check_known(self, stream: StreamId) -> None:
+        if await self._shared.store.stream(stream) is None:
+            raise Error(Code.SESSION_UNKNOWN, f"there is no session {stream_names(stream)[2]!r}")
+
+    async def _state(self, stream: StreamId) -> SessionState:
+        loaded = await self._shared.store.load(stream, code=CODE)
+        return fold_all(loaded.snapshot.data if loaded.snapshot else None, loaded.rows)
+
+    async def tool_catalog(self, session: str | None = None) -> list[Json]:
+        """The tools of a session, as plain JSON."""
+        return [to_json(definition) for definition in await self.shared_tool_catalog(session)]
+
+    async def shared_tool_catalog(self, session: str | None = None) -> tuple[ToolDefinition, ...]:
+        """The tools of a session, as shared values."""
+        stream = self._stream if session is None else self._stream_of(session)
+        if stream == self._stream:
+            return tuple(contract.definition for contract in self._site.turn.composition.tools)
+        with visibly():
+            await self._check_known(stream)
+            state = await self._state(stream)
+            contracts = self._agent_of(state.agent).toolbox.contracts()
+        return tuple(one.definition for one in contracts if one.name not in state.without_tools)
+
+    # --- changing
+
+    async def create_session(self, session: str | None = None, *, agent: str | None = None) -> SessionId:
+        """Open a session, durably."""
+        self._site.check_running()
+        self._site.created += 1
+        named = agent or self._agent.name
+        derived = join(self._stream, self._site.call, str(self._site.created))
+        name = f"ses_{hashlib.sha256(derived.encode()).hexdigest()[:24]}" if session is None else session
+        with visibly():
+            stream = self._stream_of(name)
+            self._agent_of(named)
+            known = await self._shared.store.stream(stream)
+            if known is not None and known.agent != named:
+                raise Error(Code.SESSION_AGENT_CONFLICT, f"session {name!r} belongs to agent {known.agent!r}")
+            if known is None:
+                source = f"created:{join(self._stream, self._site.call)}"
+                opening = delivery(stream, source, Wake(reason="created"), at=self._now(), agent=named)
+                await self._shared.store.admit(opening)
+        return SessionId(name)
+
+    async def close_session(self, session: str) -> bool:
+        """Stop whatever runs or waits in another session."""
+        self._site.check_running()
+        stream = self._stream_of(session)
+        if stream == self._stream:
+            raise ToolError("A session cannot be closed by a call of its own turn", code="session_is_own")
+        with visibly():
+            target = self._existing(stream)
+            await self._check_known(stream)
+            waiting = await self._shared.store.inbox(stream)
+            turns = [row.item.turn for row in waiting if isinstance(row.item, Input)]
+            if (open_turn := (await self._state(stream)).open_turn) is not None:
+                turns.insert(0, open_turn)
+            reason = "closed by a tool"
+            outcomes = [await target.cancel(turn, reason=reason, origin=f"tool:{self._site.call}") for turn in turns]
+        return "requested" in outcomes
+
+    async def start_turn(self, session: str, key: str, text: str) -> StartedTurn:
+        """Put an input into a session, durably."""
+        self._site.check_running()
+        with visibly():
+            sent = await self._existing(self._stream_of(session)).send(text, key=key)
+        return StartedTurn(SessionId(session), sent.turn, sent.duplicate)
+
+    async def turn_result(self, started: StartedTurn, timeout: float | None = None) -> str:
+        """The text a started turn ended with."""
+        stream = self._stream_of(started.session_id)
+        if stream == self._stream:
+            raise ToolError(
+                "A turn of this very session begins when this one has ended: it cannot be awaited",
+                code="session_is_own",
+            )
+        try:
+            with visibly():
+                async with asyncio.timeout(timeout):
+                    result = await self._existing(stream).wait_for(started.turn_id)
+        except TimeoutError:
+            raise ToolError(f"The turn is not over after {timeout} s; it goes on", code="result_timeout") from None
+        if result.status != "finished":
+            raise ToolError(f"The turn was stopped: {result.reason}. {result.message}", code="turn_failed")
+        return result.text
+
+    async def set_tool_membership(self, names: Sequence[str], present: bool) -> int:
+        """Take tools out of this session, or put them back."""
+        self._site.check_running()
+        wanted = (names,) if isinstance(names, str) else tuple(dict.fromkeys(names))
+        members = self._agent.toolbox.catalog.members
+        if unknown := [name for name in wanted if name not in members]:
+            raise ToolError(
+                f"There is no tool {', '.join(unknown)}. The tools are: {', '.join(members) or 'none'}",
+                code="tool_unavailable",
+            )
+        return await self._change_tools(self._site, wanted, present)
+
+    # --- names
+
+    def _stream_of(self, session: str) -> StreamId:
+        with visibly():
+            return session_stream(self._shared.tenant, SessionId(check_id(session, what="the session id")))
+
+    def _existing(self, stream: StreamId) -> Session:
+        return self._shared.host.existing(stream_names(stream)[2])
+
+    def _agent_of(self, name: str) -> Agent:
+        found = self._shared.agents.get(name)
+        if found is None:
+            raise Error(Code.AGENT_UNKNOWN, f"there is no agent {name!r}")
+        return found
+
+    def _now(self) -> int:
+        return self._shared.clock.wall_ms()
+
+
+class AttachmentsClient:
+    """`ctx.attachments` of one call."""
+
+    def __init__(self, site: CallSite, shared: Shared, stream: StreamId) -> None:
+        self._site = site
+        self._shared = shared
+        self._stream = stream
+
+    async def put(self, data: bytes, media_type: str, *, name: str = "") -> AttachmentRef:
+        """Keep bytes and refer to them."""
+        self._site.check_running()
+        with visibly():
+            check_text(name, where="the name of the attachment")
+            [ref] = await normalise([Attachment(media_type, bytes(data))], _Collected(self._site))
+        return AttachmentRef(hash=ref.hash, media_type=ref.media_type, size=ref.size, name=name)
+
+    async def get(self, ref: AttachmentRef) -> bytes:
+        """The bytes of a reference this session holds."""
+        mine = next((blob for blob in self._site.attached if blob.hash == ref.hash), None)
+        if mine is not None:
+            return mine.data
+        try:
+            return (await self._shared.store.blob(ref.hash, stream=self._stream)).data
+        except Error as problem:
+            if problem.code is not Code.BLOB_UNKNOWN:
+                raise
+            raise ToolError("There is no such attachment in this session", code="attachment_not_found") from None
+
+
+class _Collected:
+    """Bytes on their way into the append that settles the call."""
+
+    def __init__(self, site: CallSite) -> None:
+        self._attached = site.attached
+
+    async def put(self, data: bytes, media_type: str) -> AttachmentRef:
+        if len(data) > MAX_KEPT_BYTES:
+            raise ValueError(f"it is {len(data)} bytes; at most {MAX_KEPT_BYTES} are kept")
+        if sum(len(one.data) for one in self._attached) + len(data) > MAX_ATTACHED_BYTES:
+            raise ValueError(f"one call keeps at most {MAX_ATTACHED_BYTES} bytes")
+        blob = blob_of(data, media_type)
+        self._attached.append(blob)
+        return AttachmentRef(hash=blob.hash, media_type=media_type, size=len(data))
+
+
+class CompletionsClient:
+    """`ctx.direct_completions` of one call. The request belongs to the attempt that makes it."""
+
+    def __init__(self, site: CallSite, model: Model) -> None:
+        self._site = site
+        self._model = model
+
+    async def complete(self, request: DirectRequest | str, usage_source: str) -> Reply:
+        """The reply of the session's own model."""
+        self._site.check_running()
+        asked = DirectRequest(request) if isinstance(request, str) else request
+        if not usage_source.strip():
+            raise ToolError("A direct completion needs a usage source", code="invalid_argument")
+        turn = self._site.turn
+        described = ModelRequest(
+            model=turn.composition.model,
+            instructions=asked.instructions,
+            messages=_messages(asked.messages),
+            tools=(),
+            tool_choice="none",
+            settings=turn.composition.settings if asked.settings is None else asked.settings,
+        )
+        try:
+            async with asyncio.timeout(MODEL_TIMEOUT_S):
+                reply = await stream_reply(self._model, described, lambda _text, _thinking: None)
+        except TimeoutError:
+            message = f"no complete reply within {MODEL_TIMEOUT_S} s"
+            raise _no_reply(LlmError(kind="stall", message=message, retryable=True)) from None
+        except ModelError as problem:
+            raise _no_reply(problem.error) from problem
+        adopted = decode(encode(adopt(reply, turn=turn.id, iteration=turn.iteration)), Reply)
+        self._site.spent.append(DirectUsage(source=usage_source, model=reply.model, usage=reply.usage))
+        return adopted
+
+
+def _messages(given: str | Sequence[Message]) -> tuple[Message, ...]:
+    messages = (Message(role="user", parts=(Text(text=given),)),) if isinstance(given, str) else tuple(given)
+    if not messages or messages[-1].role != "user":
+        raise ToolError("A direct completion must end with what the user says", code="invalid_argument")
+    with visibly():
+        to_json(messages, where="messages")
+    return messages
+
+
+def _no_reply(error: LlmError) -> ToolError:
+    # Never `retry_safe`: the model may be asked again, but nobody knows what the tool had done before it asked.
+    return ToolError(f"The model gave no reply ({error.kind}): {error.message}", code="direct_completion_failed")

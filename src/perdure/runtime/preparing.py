@@ -1,0 +1,135 @@
+"""From an owed call to one that may be recorded: its arguments checked, its provider's hook asked.
+
+Law: what was prepared is sealed. Once an attempt of a call is recorded, every later attempt gets the same arguments
+and the same payload, whatever the hook would say by then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import cast
+
+from perdure.effects.journal import EffectJournal
+from perdure.errors import Error
+from perdure.ids import EffectId
+from perdure.tools.prepare import Preparation, ToolPrepareContext, answered, judge, refused
+from perdure.tools.provider import ProvidedTool
+from perdure.tools.toolbox import Prepared, Toolbox
+from perdure.turn.state import Probe, RunCall
+from perdure.vocab.effects import CallTool, PreparedToolCall
+from perdure.vocab.outcomes import Failed, Failure, Success
+from perdure.vocab.refs import EffectRef
+from perdure.vocab.tools import ToolContract
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """A call that may be dispatched. `recorded` asks for its arguments and payload to be kept with its start."""
+
+    prepared: Prepared
+    call: PreparedToolCall
+    recorded: bool
+
+
+@dataclass(frozen=True, slots=True)
+class UnderWay:
+    """The hook has been asked and has not answered."""
+
+
+UNDER_WAY = UnderWay()
+
+
+class Preparations:
+    """The preparations of one turn's calls."""
+
+    def __init__(
+        self,
+        toolbox: Toolbox,
+        journal: EffectJournal,
+        context: Callable[[RunCall], ToolPrepareContext],
+        durable: Callable[[], Awaitable[None]],
+        on_news: Callable[[], None],
+    ) -> None:
+        self._toolbox = toolbox
+        self._journal = journal
+        self._context = context
+        self._durable = durable
+        self._on_news = on_news
+        self._asked: dict[EffectId, asyncio.Task[Preparation]] = {}
+
+    def of(self, item: RunCall) -> Ready | Success | Failed | UnderWay:
+        """The call, ready to be recorded; its answer, if nothing has to run; or that its hook is still at work."""
+        sealed = self.sealed(item)
+        prepared = self._toolbox.prepare(item.call, item.contract, sealed)
+        if isinstance(prepared, Failure):
+            self._forget(item)
+            return Failed(failure=prepared)
+        call = sealed or identity(item, prepared.contract)
+        tool = prepared.tool
+        if sealed is not None or not isinstance(tool, ProvidedTool) or not tool.prepares:
+            return Ready(prepared, call, recorded=sealed is not None)
+        answer = self._answer(item, tool, call)
+        if not isinstance(answer, PreparedToolCall):
+            return answer
+        again = self._toolbox.prepare(item.call, item.contract, answer)
+        if isinstance(again, Failure):
+            return Failed(failure=again)
+        return Ready(again, answer, recorded=True)
+
+    def sealed(self, item: RunCall | Probe) -> PreparedToolCall | None:
+        """The call as an earlier attempt recorded it, if one did so in full."""
+        for attempt in range(1, item.ref.attempt + 1):
+            started = self._journal.started(EffectRef(item.ref.iteration, item.ref.index, attempt).id)
+            if started and isinstance(started.command, CallTool):
+                return started.command.call
+        return None
+
+    def _answer(self, item: RunCall, tool: ProvidedTool, call: PreparedToolCall) -> Preparation | UnderWay:
+        task = self._asked.get(item.ref.id)
+        if task is not None:
+            if not task.done():
+                return UNDER_WAY
+            del self._asked[item.ref.id]
+            return refused(call, asyncio.CancelledError()) if task.cancelled() else task.result()
+        hook = tool.provider.prepare_tool_call
+        ctx = self._context(item)
+        if inspect.iscoroutinefunction(hook):
+            return self._ask(item, call, lambda: cast("Awaitable[object]", tool.prepare(ctx, call)))
+        try:
+            answer: object = tool.prepare(ctx, call)
+        except Exception as problem:  # noqa: BLE001 - other people's code; it becomes the call's failure
+            return refused(call, problem)
+        if inspect.isawaitable(answer):
+            return self._ask(item, call, lambda: cast("Awaitable[object]", answer))
+        return judge(call, answer)
+
+    def _ask(self, item: RunCall, call: PreparedToolCall, ask: Callable[[], Awaitable[object]]) -> UnderWay:
+        async def run() -> Preparation:
+            try:
+                await self._durable()  # the hook may look outside: the reply that names the call comes first
+            except Error as problem:  # the stream is not ours any more; its driver has been told
+                return refused(call, problem)
+            return await answered(call, ask())
+
+        task = self._asked[item.ref.id] = asyncio.create_task(run(), name=f"perdure:prepare:{item.ref.id}")
+        task.add_done_callback(lambda _: self._on_news())
+        return UNDER_WAY
+
+    def _forget(self, item: RunCall) -> None:
+        if task := self._asked.pop(item.ref.id, None):
+            task.cancel()
+
+    def stop(self) -> None:
+        """Nothing of what is being prepared is wanted any more."""
+        for task in self._asked.values():
+            task.cancel()
+        self._asked.clear()
+
+
+def identity(item: RunCall | Probe, contract: ToolContract) -> PreparedToolCall:
+    """A call as the model made it."""
+    call = item.call
+    return PreparedToolCall(call_id=call.id, tool_id=contract.tool_id, tool_name=call.name, args=call.args)

@@ -1,0 +1,37 @@
+"""`ctx.direct_completions`: asking a model once, outside the turn's conversation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from perdure.codec import Json
+from perdure.vocab.messages import Message, Reply
+
+
+@dataclass(frozen=True, slots=True)
+class DirectRequest:
+    """One question: a text, or a whole conversation that ends with a user message.
+
+    `key` names the request where it is recorded; without one its content does.
+    """
+
+    messages: str | Sequence[Message]
+    instructions: str = ""
+    settings: Json = None
+    key: str = ""
+
+
+class DirectCompletions(Protocol):
+    """One-shot model calls. What they cost is counted for the turn, under `usage_source`."""
+
+    async def complete(self, request: DirectRequest | str, usage_source: str) -> Reply:
+        """The reply of the session's own model, without tools.
+
+        In the body of an ordinary tool the request belongs to the attempt: an attempt that runs again asks again.
+
+        Raises:
+            ToolError: `direct_completion_failed`, with the model's own reason.
+        """
+        ...
