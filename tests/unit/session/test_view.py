@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from perdure.codec import Json
 from perdure.ids import BlobHash, CallId, EffectId, InputId, TurnId
 from perdure.session.view import Conversation, joined, told, turn_view
+from perdure.testing.validity import complaints
 from perdure.turn.state import Acting
 from perdure.vocab.messages import (
     AttachmentRef,
@@ -35,7 +36,6 @@ from perdure.vocab.outcomes import (
 )
 from perdure.vocab.records import EffectSettled, InputAdmitted, OutcomeArrivedLate, Record, TurnEnded
 from tests.unit.session.logs import by_turn, news_of, random_log
-from tests.unit.session.validity import complaints
 from tests.unit.turn.test_machine_laws import owner
 from tests.unit.turn.turning import (
     admitted,

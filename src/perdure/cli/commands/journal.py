@@ -111,7 +111,7 @@ def verify(session: SessionName, db: Db = "", json: Json = False) -> None:
 async def _verify(name: str, db: str, *, json: bool) -> bool:
     from perdure.cli.places import find_session, opened
     from perdure.cli.screen import count, emit, say
-    from perdure.cli.verify import verify as check
+    from perdure.observe.verify import verify as check
     from perdure.session.fold import CODE
 
     async with opened(db) as rt:

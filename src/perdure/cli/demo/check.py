@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from perdure.cli.demo.ledger import Ledger
-from perdure.cli.verify import verify
 from perdure.ids import EffectId
+from perdure.observe.verify import verify
 from perdure.runtime.runtime import Runtime
 from perdure.runtime.session import Session
 from perdure.session.fold import CODE

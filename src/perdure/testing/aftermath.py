@@ -1,0 +1,320 @@
+"""What a crash left, and what must be true of it in the end: judged from the log, the ledger and the calls alone."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from perdure.effects import keys
+from perdure.errors import Error
+from perdure.ids import CallId, EffectId, SessionId, Tenant, TurnId
+from perdure.inbox.items import Input
+from perdure.observe.verify import verify
+from perdure.runtime.runtime import Runtime
+from perdure.session.fold import CODE
+from perdure.store.protocol import Store
+from perdure.testing.validity import complaints
+from perdure.testing.world import Ledger
+from perdure.vocab.messages import Message
+from perdure.vocab.outcomes import (
+    CompletedToolCall,
+    Done,
+    DurableStepOutcome,
+    Failed,
+    InDoubt,
+    Outcome,
+    ToolCallOutcome,
+)
+from perdure.vocab.records import (
+    EffectSettled,
+    EffectStarted,
+    InputAdmitted,
+    OutcomeArrivedLate,
+    Row,
+    TurnEnded,
+    TurnOpened,
+)
+from perdure.vocab.refs import EffectRef, call_id
+
+Effect = tuple[TurnId, EffectId]
+
+
+@dataclass(frozen=True, slots=True)
+class Story:
+    """One session: its log, the conversation, what waits, and where it contradicts itself."""
+
+    tenant: Tenant
+    session: SessionId
+    rows: tuple[Row, ...]
+    history: tuple[Message, ...]
+    waiting: Mapping[TurnId, str]
+    problems: tuple[str, ...]
+
+    @property
+    def inputs(self) -> dict[TurnId, str]:
+        """The key of every input that was accepted, by the turn that answers it."""
+        admitted = (row.record for row in self.rows)
+        return {**self.waiting, **{one.turn: one.key for one in admitted if isinstance(one, InputAdmitted)}}
+
+    @property
+    def ends(self) -> dict[TurnId, TurnEnded]:
+        """The turns that are over."""
+        return {one.turn: one for one in (row.record for row in self.rows) if isinstance(one, TurnEnded)}
+
+    @property
+    def effects(self) -> Iterator[tuple[TurnId, EffectStarted | EffectSettled]]:
+        """What was begun and settled, in order, with its turn."""
+        turn = TurnId("")
+        for record in (row.record for row in self.rows):
+            match record:
+                case TurnOpened():
+                    turn = record.turn
+                case EffectStarted() | EffectSettled():
+                    yield turn, record
+                case _:
+                    pass
+
+    @property
+    def settled(self) -> dict[Effect, Outcome]:
+        """Every outcome."""
+        return {(turn, one.id): one.outcome for turn, one in self.effects if isinstance(one, EffectSettled)}
+
+    @property
+    def under_way(self) -> set[Effect]:
+        """What was begun and has no outcome."""
+        return {(turn, one.id) for turn, one in self.effects if isinstance(one, EffectStarted)} - set(self.settled)
+
+    @property
+    def doubted(self) -> dict[Effect, str]:
+        """What was ever in doubt: the tool, or the effect itself."""
+        return {effect: name for effect, outcome in self.settled.items() if (name := _in_doubt(effect[1], outcome))}
+
+    @property
+    def doubts(self) -> tuple[str, ...]:
+        """What is in doubt still: neither a probe nor a late outcome has settled it."""
+        late = {(one.call, one.id) for one in (row.record for row in self.rows) if isinstance(one, OutcomeArrivedLate)}
+        probed = {effect for effect, outcome in self.settled.items() if _verdict(outcome) in _CLEAR}
+        return tuple(
+            name
+            for (turn, id), name in self.doubted.items()
+            if (turn, f"{id}.probe") not in probed and (_call(turn, id), id) not in late
+        )
+
+    def idempotency_keys(self) -> set[tuple[str, int]]:
+        """The calls that are settled, as their tools knew them: key and attempt."""
+        found: set[tuple[str, int]] = set()
+        for (_, id), outcome in self.settled.items():
+            match outcome:
+                case ToolCallOutcome(launch=Done(result=CompletedToolCall(call_id=call, tool_name=tool))):
+                    attempt = EffectRef.parse(id).attempt
+                    found.add((keys.tool_idempotency(self.tenant, self.session, call, tool), attempt))
+                case _:
+                    pass
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Aftermath:
+    """Everything there is to see at one moment."""
+
+    stories: tuple[Story, ...]
+    world: Ledger
+    calls: Ledger
+
+    @property
+    def doubts(self) -> tuple[str, ...]:
+        """What nobody knows the outcome of."""
+        return tuple(name for story in self.stories for name in story.doubts)
+
+
+async def look(store: Store, tenant: str) -> tuple[Story, ...]:
+    """Read every session of a store nobody works on."""
+    async with Runtime(store, worker=False, tenant=tenant) as rt:
+        infos = await rt.sessions(limit=10_000)
+        return tuple([await _story(rt, SessionId(info.name)) for info in sorted(infos, key=lambda info: info.name)])
+
+
+async def _story(rt: Runtime, name: SessionId) -> Story:
+    session = rt.existing(name)
+    info = await rt.store.stream(session.stream)
+    assert info is not None
+    rows = await session.rows()
+    history = await session.history()
+    loaded = await rt.store.load(session.stream, code=CODE)
+    waiting = {row.item.turn: row.item.key for row in loaded.inbox if isinstance(row.item, Input)}
+    problems = (*verify(info, rows, loaded).problems, *(f"the conversation: {one}" for one in complaints(history)))
+    return Story(rt.tenant, name, rows, history, waiting, problems)
+
+
+# --- the judgement
+
+
+def judge(usual: Aftermath, crashed: Aftermath, end: Aftermath) -> tuple[str, ...]:
+    """Every promise that is broken: `usual` is an undisturbed run, `crashed` what was there when it died."""
+    broken = [*_inputs(usual, crashed, end), *_ledger(usual, end), *_calls(crashed, end)]
+    for story in end.stories:
+        broken += [f"session {story.session}: {problem}" for problem in (*story.problems, *_sent_out_again(story))]
+    return (*broken, *_doubts(usual, crashed, end))
+
+
+def _inputs(usual: Aftermath, crashed: Aftermath, end: Aftermath) -> Iterator[str]:
+    """An accepted input is never lost, never runs twice, and is answered."""
+    known = {turn for story in end.stories for turn in story.inputs}
+    for story in crashed.stories:
+        for turn, key in story.inputs.items():
+            if turn not in known:
+                yield f"session {story.session}: the input {key} had been accepted, and is gone"
+    for story in end.stories:
+        for turn, key in story.inputs.items():
+            if turn not in story.ends:
+                yield f"session {story.session}: the input {key} was accepted and never answered"
+    expected, found = _answers(usual), _answers(end)
+    for name, statuses in expected.items():
+        if len(found.get(name, ())) != len(statuses):
+            yield f"the input {name} was answered {len(found.get(name, ()))} times, not {len(statuses)}"
+        elif found[name] != statuses and not end.doubts:
+            yield f"the input {name} ended as {', '.join(found[name])}, undisturbed as {', '.join(statuses)}"
+    for name in found.keys() - expected.keys():
+        yield f"the input {name} was answered, and is not sent in an undisturbed run"
+
+
+def _answers(of: Aftermath) -> dict[str, list[str]]:
+    answers: dict[str, list[str]] = {}
+    for story in of.stories:
+        for turn, ended in story.ends.items():
+            name = f"{story.inputs.get(turn, '?')} of session {story.session}"
+            answers.setdefault(name, []).append(f"{ended.status} {ended.reason or ''}".strip())
+    return answers
+
+
+def _ledger(usual: Aftermath, end: Aftermath) -> Iterator[str]:
+    """Nothing happens more often than without a crash; less only if the model was told that nobody knows."""
+    for what in sorted({line.what for line in (*usual.world, *end.world)}):
+        most, times = usual.world.count(what), end.world.count(what)
+        per_key = max(usual.world.by_key(what).values(), default=0)
+        for key, count in end.world.by_key(what).items():
+            if count > per_key > 0:
+                yield f"{what!r} happened {count} times under the key {key or '(none)'}, expected {per_key}"
+        if times > most:
+            yield f"{what!r} happened {times} times, expected {most} as in the undisturbed run"
+        elif times < most and not end.doubts:
+            yield f"{what!r} happened {times} times, expected {most}, and nothing is in doubt"
+
+
+def _calls(crashed: Aftermath, end: Aftermath) -> Iterator[str]:
+    """A settled call is never run again, and a `once` call is dispatched once per attempt."""
+    once = Counter(
+        (line.what, line.key, line.details.get("attempt")) for line in end.calls if line.details.get("effect") == "once"
+    )
+    for (tool, key, attempt), times in once.items():
+        if times > 1:
+            yield f"the once tool {tool} was dispatched {times} times as attempt {attempt} of the call {key}"
+    settled = {known for story in crashed.stories for known in story.idempotency_keys()}
+    for line in end.calls.lines[len(crashed.calls) :]:
+        if (line.key, line.details.get("attempt")) in settled:
+            yield f"the tool {line.what} was run again after its outcome had been recorded: call {line.key}"
+
+
+def _sent_out_again(story: Story) -> Iterator[str]:
+    """A later attempt of a `once` call needs proof that the one before it was not done."""
+    not_done = {effect for effect, outcome in story.settled.items() if _is_not_done(outcome)}
+    for record in (row.record for row in story.rows):
+        match record:
+            case OutcomeArrivedLate(call=call, id=id, output=Failed(failure=failure)) if failure.retry_safe:
+                not_done.add((TurnId(call.rsplit(".", 2)[0]), id))
+            case _:
+                pass
+    for turn, record in story.effects:
+        ref = _ref(record.id)
+        if isinstance(record, EffectStarted) and record.effect == "once" and ref and ref.index is not None:
+            before = EffectRef(ref.iteration, ref.index, ref.attempt - 1).id
+            if ref.attempt > 1 and not ref.tail and not {(turn, before), (turn, f"{before}.probe")} & not_done:
+                yield f"the call {record.id} was dispatched, and nothing says that {before} had not happened"
+
+
+def _doubts(usual: Aftermath, crashed: Aftermath, end: Aftermath) -> Iterator[str]:
+    """Only what was under way when the process died can be in doubt, unless it is in an undisturbed run as well."""
+    allowed = {effect for story in crashed.stories for effect in story.under_way | story.doubted.keys()}
+    always = {id for story in usual.stories for _, id in story.doubted}
+    for story in end.stories:
+        for effect, name in story.doubted.items():
+            if effect not in allowed and effect[1] not in always:
+                yield f"session {story.session}: {name} ({effect[1]}) is in doubt, and was not under way at the crash"
+
+
+# --- reading outcomes
+
+_CLEAR = ("happened", "did_not_happen")
+
+
+def _in_doubt(id: EffectId, outcome: Outcome) -> str:
+    match outcome:
+        case ToolCallOutcome(launch=Done(result=CompletedToolCall(tool_name=tool, output=InDoubt()))):
+            return tool
+        case DurableStepOutcome(in_doubt=InDoubt()):
+            return id
+        case _:
+            return ""
+
+
+def _verdict(outcome: Outcome) -> str:
+    match outcome:
+        case DurableStepOutcome(value={"verdict": str(verdict)}):
+            return verdict
+        case _:
+            return ""
+
+
+def _is_not_done(outcome: Outcome) -> bool:
+    match outcome:
+        case ToolCallOutcome(launch=Done(result=CompletedToolCall(output=Failed(failure=failure)))):
+            return failure.retry_safe
+        case _:
+            return _verdict(outcome) == "did_not_happen"
+
+
+def _ref(id: EffectId) -> EffectRef | None:
+    try:
+        return EffectRef.parse(id)
+    except Error:
+        return None
+
+
+def _call(turn: TurnId, id: EffectId) -> CallId | None:
+    ref = _ref(id)
+    return call_id(turn, ref.iteration, ref.index) if ref and ref.index is not None else None
+
+
+def journal_lines(stories: Iterable[Story]) -> Iterator[str]:
+    """The logs in a few words per record, for people."""
+    for story in stories:
+        yield f"session {story.session}:"
+        for row in story.rows:
+            yield f"  {row.seq:>3} {_words(row)}"
+        for turn, key in story.waiting.items():
+            yield f"      waiting: the input {key} for turn {turn}"
+
+
+def _words(row: Row) -> str:
+    match row.record:
+        case InputAdmitted(key=key):
+            return f"{row.kind} {key}"
+        case EffectStarted(id=id, effect=effect):
+            return f"{row.kind} {id} ({effect})"
+        case EffectSettled(id=id, outcome=outcome):
+            return f"{row.kind} {id} {_outcome_words(outcome)}".rstrip()
+        case TurnEnded(status=status, reason=reason):
+            return f"{row.kind} {status} {reason or ''}".rstrip()
+        case OutcomeArrivedLate(id=id, tool=tool, output=output):
+            return f"{row.kind} {id} {tool}: {type(output).__name__}"
+        case _:
+            return row.kind
+
+
+def _outcome_words(outcome: Outcome) -> str:
+    match outcome:
+        case ToolCallOutcome(launch=Done(result=CompletedToolCall(tool_name=tool, output=output))):
+            return f"{tool}: {type(output).__name__}"
+        case _:
+            return _verdict(outcome)

@@ -1,0 +1,115 @@
+"""A life whose end is simulated: an event loop that is stopped at a boundary and never runs again.
+
+What it had submitted is durable; nothing of it can reach the store, a tool or the world any more. Only what is left of
+the current round of its loop, and the threads of sync tools, still run: they are told so where they meet the kit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import traceback
+from collections.abc import Callable, Coroutine
+from typing import TypeVar
+
+from perdure.store.protocol import Store
+from perdure.testing.crash import Boundary, Gate
+from perdure.testing.life import Home, Lived, Played, live
+
+T = TypeVar("T")
+
+
+def simulate(played: Played, home: Home, kill_at: Boundary | None) -> Lived:
+    """One life on an event loop of its own, which is stopped at the boundary and never runs again."""
+    loop = asyncio.new_event_loop()
+    passed: list[Boundary] = []
+
+    def on_boundary(boundary: Boundary) -> None:
+        passed.append(boundary)
+        if kill_at and boundary.is_at(kill_at):
+            gate.dead = True
+            loop.call_soon_threadsafe(loop.stop)  # from whatever thread: a sync tool has one of its own
+
+    gate = Gate.at(kill_at, on_boundary)
+    store = home.store()
+    life = loop.create_task(live(played, home, gate, store))
+
+    def stop(_: object) -> None:
+        loop.stop()
+
+    life.add_done_callback(stop)
+    apart(loop.run_forever)
+    life.remove_done_callback(stop)
+    if gate.dead:
+        _bury(home, store)
+        return Lived(tuple(passed), died=True, unwind=lambda: apart(lambda: _unwind(loop, gate)))
+    failure = _why(life)
+    apart(lambda: _unwind(loop, gate))
+    return Lived(tuple(passed), failure=failure)
+
+
+def _bury(home: Home, store: Store) -> None:
+    """What the end of a process does: its locks are free, and what it had handed over is written."""
+
+    async def close() -> None:
+        if home.memory:
+            for worker in await home.memory.workers():
+                home.memory.kill(worker.id)
+        await store.close()
+
+    run_apart(close)
+
+
+def _why(life: asyncio.Task[None]) -> str:
+    problem = None if life.cancelled() else life.exception()
+    if problem is None:
+        return "it was cancelled" if life.cancelled() else ""
+    return "".join(traceback.format_exception(problem))
+
+
+def _unwind(loop: asyncio.AbstractEventLoop, gate: Gate) -> None:
+    """Let a dead loop go. Cleaning up takes several rounds: each `finally` may wait for something again."""
+    gate.dead = gate.unwinding = True
+    loop.set_exception_handler(_ignore)
+    for _ in range(50):
+        left = asyncio.all_tasks(loop)
+        if not left:
+            break
+        for task in left:
+            task.cancel()
+        loop.run_until_complete(asyncio.wait(left, timeout=0.02))
+    loop.run_until_complete(loop.shutdown_asyncgens())
+    loop.run_until_complete(loop.shutdown_default_executor())
+    loop.close()
+
+
+def _ignore(loop: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
+    """What a dead process has to say about its tasks."""
+
+
+def apart(work: Callable[[], T]) -> T:
+    """Run something that needs an event loop of its own, also where one is running already."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return work()
+    done: list[T] = []
+    problems: list[BaseException] = []
+
+    def attempt() -> None:
+        try:
+            done.append(work())
+        except BaseException as problem:  # noqa: BLE001 - it is raised again, in the thread that asked
+            problems.append(problem)
+
+    thread = threading.Thread(target=attempt, name="perdure-testing")
+    thread.start()
+    thread.join()
+    if problems:
+        raise problems[0]
+    return done[0]
+
+
+def run_apart(main: Callable[[], Coroutine[None, None, T]]) -> T:
+    """Run a coroutine on an event loop of its own."""
+    return apart(lambda: asyncio.run(main()))

@@ -1,0 +1,201 @@
+"""`every_boundary`: crash an application everywhere it can crash, start it again, and see that every promise holds."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from itertools import count
+from pathlib import Path
+from typing import Literal
+
+from perdure.errors import Code, Error
+from perdure.testing.aftermath import Aftermath, Story, journal_lines, judge, look
+from perdure.testing.children import check_portable, in_child
+from perdure.testing.crash import Boundary, Place
+from perdure.testing.life import App, Home, Lived, Played, Script
+from perdure.testing.simulated import run_apart, simulate
+from perdure.testing.world import Ledger
+from perdure.vocab.messages import Message
+
+Mode = Literal["memory", "sqlite", "kill"]
+
+_SHOWN = 3
+"""Broken promises are often one mistake seen from many boundaries: so many are shown in full."""
+
+
+@dataclass(frozen=True, slots=True)
+class Crash:
+    """One experiment: the application died at `boundary`, was started again, and its script was run to the end.
+
+    `reached` is False if this time the run came to its end before that boundary; then nothing crashed. `world` is the
+    ledger in the end, `at_crash` what it was when the process died.
+    """
+
+    boundary: Boundary
+    reached: bool
+    world: Ledger
+    at_crash: Ledger
+    doubts: tuple[str, ...]
+    stories: tuple[Story, ...]
+    broken: tuple[str, ...]
+
+    def history(self, session: str) -> tuple[Message, ...]:
+        """The conversation of a session in the end, as a model would be shown it."""
+        return next(story.history for story in self.stories if story.session == session)
+
+    def __str__(self) -> str:
+        return "\n".join(self._report())
+
+    def _report(self) -> Iterator[str]:
+        b = self.boundary
+        place = {"write": "write", "tool": "tool call", "world": "effect on the world"}[b.place]
+        yield f"crashed {b.side} {place} {b.n}: {b.what}" + ("" if self.reached else " (not reached)")
+        for problem in self.broken:
+            yield f"  broken: {problem}"
+        yield from _indented("the ledger when it died", str(self.at_crash).splitlines())
+        yield from _indented("the ledger in the end", str(self.world).splitlines())
+        if self.doubts:
+            yield f"  in doubt: {', '.join(self.doubts)}"
+        yield from _indented("the journal in the end", journal_lines(self.stories))
+
+
+def _indented(title: str, lines: Iterator[str] | list[str]) -> Iterator[str]:
+    yield f"  {title}:"
+    for line in lines:
+        yield f"    {line}"
+
+
+def every_boundary(
+    app: App,
+    script: Script,
+    *,
+    mode: Mode = "memory",
+    check: Callable[[Crash], None] | None = None,
+    folder: str | Path | None = None,
+    timeout_s: float = 20.0,
+) -> tuple[Crash, ...]:
+    """Crash the application at each of its boundaries, one experiment each, and judge what becomes of it.
+
+    First the application runs undisturbed, to learn its boundaries: before and after every write to the store, every
+    tool call and every effect on the world. Then, for each of them: a new store and a new world, a run that dies there,
+    and a second run of the same script with a fresh runtime. In the end every accepted input must be answered once, no
+    `once` call dispatched twice, nothing done more often than undisturbed, nothing missing or in doubt except calls
+    that were under way at the crash, and every log and conversation valid. `check` is asked about each crash besides.
+
+    `mode="memory"` and `mode="sqlite"` simulate the crash in this process: nothing of the dead runtime reaches the
+    store, a tool or the world any more. What they cannot show is the end of a process: tools that act on anything but
+    the world go on until their next await, and threads do what they like. `mode="kill"` is a child process and a
+    real SIGKILL; `app` and `script` must then be functions of a module.
+
+    Blocks until done, from a sync or an async test. Returns the experiments.
+
+    Raises:
+        AssertionError: a promise was broken; says where, what was expected, and what ledger and journal show.
+        Error: `invalid_argument` for an application or a script that cannot be tested like this.
+    """
+    __tracebackhide__ = True
+    if mode not in ("memory", "sqlite", "kill"):
+        raise Error(Code.INVALID_ARGUMENT, f"mode={mode!r} does not exist", hint='use "memory", "sqlite" or "kill"')
+    played = Played(app, script, timeout_s)
+    if mode == "kill":
+        check_portable(played)
+    with tempfile.TemporaryDirectory(prefix="perdure-") as scratch:
+        bench = _Bench(played, mode, Path(folder or scratch))
+        crashes = tuple(bench.crashes(check))
+    if failed := [crash for crash in crashes if crash.broken]:
+        raise AssertionError(_verdict(failed, len(crashes)))
+    return crashes
+
+
+def _verdict(failed: list[Crash], of: int) -> str:
+    shown = "\n\n".join(str(crash) for crash in failed[:_SHOWN])
+    rest = "".join(f"\n{crash.boundary}: {crash.broken[0]}" for crash in failed[_SHOWN:])
+    return f"{len(failed)} of {of} crash points broke a promise\n\n{shown}" + (f"\n\nand:{rest}" if rest else "")
+
+
+@dataclass(frozen=True, slots=True)
+class _Bench:
+    """Where the experiments of one sweep are made."""
+
+    played: Played
+    mode: Mode
+    folder: Path
+
+    def _live(self, home: Home, kill_at: Boundary | None) -> Lived:
+        return in_child(self.played, home, kill_at) if self.mode == "kill" else simulate(self.played, home, kill_at)
+
+    def _home(self, name: str) -> Home:
+        return Home.at(self.folder / name, in_memory=self.mode == "memory")
+
+    def _look(self, home: Home) -> Aftermath:
+        stories = run_apart(lambda: look(home.store(), home.tenant))
+        return Aftermath(stories, home.world().ledger, home.calls.ledger)
+
+    def undisturbed(self) -> tuple[Aftermath, tuple[Boundary, ...]]:
+        """The run that everything is compared with."""
+        home = self._home("undisturbed")
+        lived = self._live(home, None)
+        if lived.failure:
+            raise AssertionError(f"the application does not work even undisturbed:\n{lived.failure}")
+        usual = self._look(home)
+        _check_script(usual)
+        if broken := [problem for story in usual.stories for problem in story.problems]:
+            raise AssertionError("the undisturbed run already breaks a promise:\n" + "\n".join(broken))
+        return usual, lived.passed
+
+    def crashes(self, check: Callable[[Crash], None] | None) -> Iterator[Crash]:
+        """One crash after another: at every boundary of the undisturbed run, and at those that other runs have more."""
+        usual, boundaries = self.undisturbed()
+        for boundary in boundaries:
+            yield self.crash(boundary, usual, check)
+        places: list[Place] = sorted({boundary.place for boundary in boundaries})
+        for place in places:
+            last = max(boundary.n for boundary in boundaries if boundary.place == place)
+            for n in count(last + 1):  # which facts share an append is a matter of timing
+                before = self.crash(Boundary(n, "before", "", place), usual, check)
+                if not before.reached:
+                    break
+                yield before
+                yield self.crash(Boundary(n, "after", "", place), usual, check)
+
+    def crash(self, boundary: Boundary, usual: Aftermath, check: Callable[[Crash], None] | None) -> Crash:
+        """Die at the boundary, start again, judge."""
+        home = self._home(f"{boundary.place}-{boundary.n}-{boundary.side}")
+        first = self._live(home, boundary)
+        try:
+            crashed = self._look(home)
+            second = self._live(home, None) if first.died else first
+            end = self._look(home)
+        finally:
+            first.unwind()
+        broken = list(judge(usual, crashed, end))
+        if second.failure:
+            broken.insert(0, f"the script did not come to its end after the restart:\n{second.failure}")
+        met = next((one for one in reversed(first.passed) if one.is_at(boundary)), boundary)
+        crash = Crash(met, first.died, end.world, crashed.world, end.doubts, end.stories, tuple(broken))
+        try:
+            if check is not None:
+                check(crash)
+        except AssertionError as problem:
+            said = str(problem) or "an assertion failed"
+            return replace(crash, broken=(*broken, f"your check: {said}"))
+        return crash
+
+
+def _check_script(usual: Aftermath) -> None:
+    keys = [key for story in usual.stories for key in story.inputs.values()]
+    if not keys:
+        raise Error(
+            Code.INVALID_ARGUMENT,
+            "the script sent no input",
+            because="without one there is nothing that a crash could break",
+            hint='await (await rt.session("s", agent="...")).ask("...", key="...")',
+        )
+    if not all(keys):
+        raise Error(
+            Code.INVALID_ARGUMENT,
+            "the script sent an input without a key",
+            because="it is run again after a crash, and without a key that would be a second input",
+            hint='session.send("...", key="webhook-991")',
+        )

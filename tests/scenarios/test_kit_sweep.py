@@ -1,0 +1,476 @@
+"""`every_boundary` on applications that keep their promises, and on some that do not: the kit must tell them apart."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Awaitable
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, cast
+
+import pytest
+
+from perdure import (
+    Agent,
+    Code,
+    DidNotHappen,
+    Error,
+    Happened,
+    RetryPolicy,
+    Runtime,
+    Session,
+    ToolContext,
+    ToolError,
+    Tuning,
+    tool,
+)
+from perdure.commit.plan import Plan, Receipt
+from perdure.models.scripted import Step
+from perdure.store.memory.store import MemoryStore
+from perdure.store.protocol import Store
+from perdure.testing import Crash, ManualClock, ScriptedModel, World, call, calls, every_boundary, say
+from perdure.testing.life import App
+from perdure.testing.sweep import Mode
+from perdure.tools.decorator import AnyTool
+
+pytestmark = [pytest.mark.crash, pytest.mark.timeout(180)]
+
+SIMULATED: list[Literal["memory", "sqlite"]] = ["memory", "sqlite"]
+
+
+def shop(store: Store, *tools: AnyTool, steps: tuple[Step, ...] = (call("charge", cents=5), say("done"))) -> Runtime:
+    return Runtime(store, agents=[Agent("shop", model=ScriptedModel(*steps), tools=tools)])
+
+
+async def buy(rt: Runtime) -> None:
+    session = await rt.session("customer", agent="shop")
+    assert (await session.ask("Buy it", key="order-7")).startswith("done")
+
+
+# --- applications that keep their promises
+
+
+def told(store: Store, world: World) -> Runtime:
+    """One `once` tool without a probe: what is in doubt is told."""
+
+    @tool
+    async def charge(ctx: ToolContext, cents: int) -> str:
+        """Charge."""
+        world.note("charge", key=ctx.idempotency_key, cents=cents)
+        return "charged"
+
+    return shop(store, charge)
+
+
+TOLD: dict[str, tuple[int, int, bool]] = {
+    # charges when it died, in the end, and whether it is in doubt
+    "1:before:admit input": (0, 1, False),
+    "1:after:admit input": (0, 1, False),
+    "2:before:append input_admitted, turn_opened, effect_started m1.1": (0, 1, False),
+    "2:after:append input_admitted, turn_opened, effect_started m1.1": (0, 1, False),
+    "3:before:append effect_settled m1.1, effect_started c1.0.1": (0, 1, False),
+    "3:after:append effect_settled m1.1, effect_started c1.0.1": (0, 0, True),
+    "tool.1:before:charge": (0, 0, True),
+    "world.1:before:charge": (0, 0, True),
+    "world.1:after:charge": (1, 1, True),
+    "tool.1:after:charge": (1, 1, True),
+    "4:before:append effect_settled c1.0.1, effect_started m2.1": (1, 1, True),
+    "4:after:append effect_settled c1.0.1, effect_started m2.1": (1, 1, False),
+    "5:before:append effect_settled m2.1, turn_ended": (1, 1, False),
+    "5:after:append effect_settled m2.1, turn_ended": (1, 1, False),
+}
+
+
+def seen(crashes: tuple[Crash, ...]) -> dict[str, tuple[int, int, bool]]:
+    assert all(crash.reached for crash in crashes)
+    return {
+        str(crash.boundary): (crash.at_crash.count("charge"), crash.world.count("charge"), crash.doubts == ("charge",))
+        for crash in crashes
+    }
+
+
+@pytest.mark.parametrize("mode", SIMULATED)
+def test_a_once_tool_at_every_boundary(mode: Literal["memory", "sqlite"]) -> None:
+    assert seen(every_boundary(told, buy, mode=mode)) == TOLD
+
+
+def test_a_once_tool_killed_for_real_at_every_boundary(tmp_path: Path) -> None:
+    crashes = every_boundary(told, buy, mode="kill", folder=tmp_path)
+    found = seen(crashes)
+    at_the_end = "5:before:append effect_settled m2.1, turn_ended"
+    assert found.pop(at_the_end) in ((1, 1, False), (1, 1, True))  # the append before it may not be durable yet
+    assert found == {point: expected for point, expected in TOLD.items() if point != at_the_end}
+    pids = {line.pid for crash in crashes for line in crash.world}
+    assert len(pids) == sum(len(crash.world) for crash in crashes), "every charge was made by a process of its own"
+    assert os.getpid() not in pids
+    assert (tmp_path / "write-3-after" / "store.db").exists()
+
+
+def probed(store: Store, world: World) -> Runtime:
+    """The bank can be asked: nothing stays in doubt."""
+
+    def ask(ctx: ToolContext) -> Happened | DidNotHappen:
+        return Happened("charged") if world.has(ctx.idempotency_key) else DidNotHappen()
+
+    @tool(probe=ask)
+    def charge(ctx: ToolContext, cents: int) -> str:
+        """Charge, in a thread."""
+        world.note("charge", key=ctx.idempotency_key)
+        return "charged"
+
+    return shop(store, charge)
+
+
+def charged_once(crash: Crash) -> None:
+    assert crash.world.count("charge") == 1
+    assert not crash.doubts
+
+
+@pytest.mark.parametrize("mode", [*SIMULATED, "kill"])
+def test_a_probe_settles_every_doubt(mode: Literal["memory", "sqlite", "kill"]) -> None:
+    crashes = every_boundary(probed, buy, mode=mode, check=charged_once)
+    assert len(crashes) == 14
+    assert all(crash.reached for crash in crashes)
+
+
+def three_classes(store: Store, world: World) -> Runtime:
+    """Parallel calls of three classes, one of them without a context."""
+
+    @tool(effect="pure")
+    async def look(city: str) -> str:
+        """Look."""
+        await asyncio.sleep(0.01)
+        return city
+
+    @tool(effect="idempotent")
+    async def put(ctx: ToolContext) -> str:
+        """Put: the outside recognises the key."""
+        await asyncio.sleep(0.005)
+        if not world.has(ctx.idempotency_key):
+            world.note("put", key=ctx.idempotency_key)
+        return "put"
+
+    @tool
+    async def charge(ctx: ToolContext, cents: int) -> str:
+        """Charge."""
+        world.note("charge", key=ctx.idempotency_key)
+        return "charged"
+
+    steps = (calls(call("look", city="Oslo"), call("put"), call("charge", cents=5)), say("done"))
+    return shop(store, look, put, charge, steps=steps)
+
+
+@pytest.mark.parametrize("mode", SIMULATED)
+def test_parallel_calls_of_three_classes(mode: Literal["memory", "sqlite"]) -> None:
+    crashes = every_boundary(three_classes, buy, mode=mode)
+    assert {crash.boundary.what for crash in crashes if crash.boundary.place == "tool"} == {"look", "put", "charge"}
+    assert all(crash.world.count("put") == 1 for crash in crashes)
+
+
+def retried(store: Store, world: World) -> Runtime:
+    """Fails once in a way that is safe to repeat; sleeps on a clock that does not keep anybody waiting."""
+
+    @tool(retries=RetryPolicy(kind="safe", max_attempts=2, base_delay_ms=1))
+    async def charge(ctx: ToolContext, cents: int) -> str:
+        """Charge."""
+        if ctx.attempt == 1:
+            raise ToolError("busy, nothing was charged", retry_safe=True)
+        world.note("charge", key=ctx.idempotency_key)
+        return "charged"
+
+    return shop(store, charge)
+
+
+def test_a_retry_after_a_safe_failure_is_no_second_charge() -> None:
+    crashes = every_boundary(retried, buy)
+    assert max(crash.world.count("charge") for crash in crashes) == 1
+    assert {crash.boundary.n for crash in crashes if crash.boundary.place == "tool"} == {1, 2}
+
+
+def two_sessions(store: Store, world: World) -> Runtime:
+    return told(store, world)
+
+
+async def buy_twice(rt: Runtime) -> None:
+    sessions = [await rt.session(name, agent="shop") for name in ("ann", "bob")]
+    for session in sessions:
+        await session.send("Buy it", key=f"order-{session.id}")
+    cancelled = await rt.session("cat", agent="shop")
+    sent = await cancelled.send("Buy it", key="order-cat")
+    await cancelled.cancel(sent.turn)
+
+
+def test_what_the_script_does_not_wait_for_is_waited_for() -> None:
+    crashes = every_boundary(two_sessions, buy_twice)
+    for crash in crashes:
+        assert {story.session for story in crash.stories} == {"ann", "bob", "cat"}
+        assert crash.history("ann")[-1].role == "assistant"
+    assert any(crash.boundary.what == "annotate" for crash in crashes), "a cancellation is a write too"
+
+
+def doubtful(store: Store, world: World) -> Runtime:
+    """Runs into its timeout even undisturbed."""
+
+    @tool(timeout="20ms")
+    async def charge(ctx: ToolContext, cents: int) -> str:
+        """Charge, and never hear of it again."""
+        world.note("charge", key=ctx.idempotency_key)
+        await asyncio.sleep(3600)
+        return ""
+
+    return shop(store, charge)
+
+
+def test_what_is_in_doubt_undisturbed_may_be_in_doubt_after_a_crash() -> None:
+    assert all(crash.doubts == ("charge",) for crash in every_boundary(doubtful, buy))
+
+
+async def test_it_can_be_called_from_an_async_test() -> None:
+    assert seen(every_boundary(told, buy)) == TOLD
+
+
+# --- the dead stay dead
+
+lives = 0
+
+
+def lingering(store: Store, world: World) -> Runtime:
+    """A thread that goes on when its process should be dead."""
+    global lives
+    lives += 1
+    life = lives
+
+    @tool
+    def charge(ctx: ToolContext, cents: int) -> str:
+        """Charge, a moment later."""
+        time.sleep(0.03)
+        world.note("charge", key=ctx.idempotency_key, life=life)
+        return "charged"
+
+    @tool(effect="pure")
+    async def look() -> str:
+        """Look."""
+        return "seen"
+
+    return shop(store, charge, look, steps=(calls(call("look"), call("charge", cents=5)), say("done")))
+
+
+@pytest.mark.parametrize("mode", SIMULATED)
+def test_a_thread_of_a_dead_process_acts_no_more(mode: Literal["memory", "sqlite"]) -> None:
+    def nothing_more_of_the_dead(crash: Crash) -> None:
+        time.sleep(0.04)
+        acted = {line.details["life"] for line in crash.world}
+        acted_before = {line.details["life"] for line in crash.at_crash}
+        assert len(acted) <= 1
+        assert not acted_before or acted == acted_before
+
+    crashes = every_boundary(lingering, buy, mode=mode, check=nothing_more_of_the_dead)
+    under_way = [crash for crash in crashes if crash.doubts and not crash.at_crash]
+    assert under_way
+    assert all(not crash.world for crash in under_way)
+
+
+# --- applications that break a promise
+
+
+def not_idempotent(store: Store, world: World) -> Runtime:
+    """Says that a call may run again, and charges each time."""
+
+    @tool(effect="idempotent")
+    async def charge(ctx: ToolContext, cents: int) -> str:
+        """Charge."""
+        world.note("charge", key=ctx.idempotency_key)
+        return "charged"
+
+    return shop(store, charge)
+
+
+def not_pure(store: Store, world: World) -> Runtime:
+    """Says that nobody notices, and charges under a key of its own."""
+
+    @tool(effect="pure")
+    async def charge(cents: int) -> str:
+        """Charge."""
+        world.note("charge", key=os.urandom(4).hex())
+        return "charged"
+
+    return shop(store, charge)
+
+
+def forgetful(store: Store, world: World) -> Runtime:
+    """The journal is switched off: effects leave no record."""
+
+    @tool
+    async def charge(ctx: ToolContext, cents: int) -> str:
+        """Charge."""
+        world.note("charge", key=ctx.idempotency_key)
+        return "charged"
+
+    runtime = shop(store, charge)
+    runtime.store = cast(Store, _NoJournal(store))
+    return runtime
+
+
+class _NoJournal:
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._gate = getattr(store, "_gate", None)
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(self._store, name)
+
+    def append(self, plan: Plan) -> Awaitable[Receipt]:
+        kept = tuple(entry for entry in plan.entries if not entry.kind.startswith("effect_"))
+        return self._store.append(replace(plan, entries=kept))
+
+
+@pytest.mark.parametrize(
+    ("app", "mode", "broken"),
+    [
+        (not_idempotent, "memory", "'charge' happened 2 times under the key perdure-tool:default:customer:"),
+        (not_idempotent, "kill", "'charge' happened 2 times under the key perdure-tool:default:customer:"),
+        (not_pure, "sqlite", "'charge' happened 2 times, expected 1 as in the undisturbed run"),
+        (forgetful, "memory", "the once tool charge was dispatched 2 times as attempt 1 of the call perdure-tool:"),
+    ],
+)
+def test_a_broken_application_is_found_out(app: App, mode: Mode, broken: str) -> None:
+    with pytest.raises(AssertionError) as caught:
+        every_boundary(app, buy, mode=mode)
+    report = str(caught.value)
+    assert f"broken: {broken}" in report
+    assert "crash points broke a promise" in report.splitlines()[0]
+    assert "effect on the world 1: charge\n  broken:" in report
+    assert "the ledger when it died:\n    charge  key=" in report
+    assert "the ledger in the end:\n    charge  key=" in report
+    assert "session customer:\n        1 session_opened\n        2 input_admitted order-7" in report
+
+
+def test_the_report_names_the_boundary_and_shows_ledger_and_journal() -> None:
+    """Word for word, apart from names that are minted."""
+    with pytest.raises(AssertionError) as caught:
+        every_boundary(not_idempotent, buy)
+    report = str(caught.value)
+    key = report[report.index("perdure-tool:") :].partition(",")[0]
+    lines = report.replace(key, "KEY").splitlines()
+    assert lines[:9] == [
+        "3 of 14 crash points broke a promise",
+        "",
+        "crashed after effect on the world 1: charge",
+        "  broken: 'charge' happened 2 times under the key KEY, expected 1",
+        "  broken: 'charge' happened 2 times, expected 1 as in the undisturbed run",
+        "  the ledger when it died:",
+        "    charge  key=KEY",
+        "  the ledger in the end:",
+        "    charge  key=KEY",
+    ]
+    journal = [line.strip() for line in lines[lines.index("  the journal in the end:") + 1 :]]
+    assert journal[:11] == [
+        "session customer:",
+        "1 session_opened",
+        "2 input_admitted order-7",
+        "3 turn_opened",
+        "4 effect_started m1.1 (pure)",
+        "5 effect_settled m1.1",
+        "6 effect_settled c1.0.1 charge: Success",
+        "7 effect_started m2.1 (pure)",
+        "8 effect_settled m2.1",
+        "9 turn_ended finished",
+        "",
+    ]
+
+
+def test_a_check_of_your_own_fails_with_the_boundary() -> None:
+    def always_charged(crash: Crash) -> None:
+        assert crash.world.count("charge") == 1, "the customer got it for nothing"
+
+    with pytest.raises(AssertionError) as caught:
+        every_boundary(told, buy, check=always_charged)
+    report = str(caught.value)
+    assert report.startswith(
+        "3 of 14 crash points broke a promise\n\ncrashed after write 3: append effect_settled m1.1"
+    )
+    assert "broken: your check: the customer got it for nothing" in report
+    assert "in doubt: charge" in report
+
+
+async def buy_only_once(rt: Runtime) -> None:
+    """A script that does not finish when it is run again."""
+    session = await rt.session("customer", agent="shop")
+    sent = await session.send("Buy it", key="order-7")
+    await sent.result()
+    assert not sent.duplicate
+
+
+def test_a_script_that_fails_after_the_restart_is_told() -> None:
+    with pytest.raises(AssertionError, match=r"(?s)13 of 14 crash .*come to its end after the restart:\nTraceback"):
+        every_boundary(told, buy_only_once)
+
+
+async def wait_for_ever(rt: Runtime) -> None:
+    session: Session = await rt.session("customer", agent="shop")
+    sent = await session.send("Buy it", key="order-7")
+    if sent.duplicate:
+        await asyncio.Event().wait()
+
+
+def test_a_script_that_hangs_after_the_restart_is_told() -> None:
+    with pytest.raises(AssertionError, match=r"(?s)come to its end after the restart:.*TimeoutError"):
+        every_boundary(told, wait_for_ever, timeout_s=0.1)
+
+
+# --- what cannot be tested like this
+
+
+def sends_nothing(store: Store, world: World) -> Runtime:
+    return told(store, world)
+
+
+async def nothing(rt: Runtime) -> None:
+    await rt.session("customer", agent="shop")
+
+
+async def without_key(rt: Runtime) -> None:
+    await (await rt.session("customer", agent="shop")).ask("Buy it")
+
+
+def refusal(*args: object, **options: object) -> Error:
+    with pytest.raises(Error) as caught:
+        every_boundary(*args, **options)  # pyright: ignore[reportArgumentType] - wrong on purpose
+    assert caught.value.code is Code.INVALID_ARGUMENT
+    return caught.value
+
+
+def test_what_makes_no_sense_is_refused() -> None:
+    assert refusal(told, nothing).message == "the script sent no input"
+    assert refusal(told, without_key).message == "the script sent an input without a key"
+    assert refusal(told, buy, mode="fast").message == "mode='fast' does not exist"
+    local = refusal(lambda store, world: told(store, world), buy, mode="kill")  # pyright: ignore[reportUnknownLambdaType, reportUnknownArgumentType]
+    assert local.message == 'mode="kill" needs an app and a script that a child process can import'
+
+
+def test_an_app_must_make_a_runtime_on_the_store_it_is_given() -> None:
+    with pytest.raises(AssertionError, match="the app made a Agent, not a Runtime"):
+        every_boundary(lambda store, world: Agent("a"), buy)  # pyright: ignore[reportArgumentType]
+    with pytest.raises(AssertionError, match="the app opened a store of its own"):
+        every_boundary(lambda store, world: told(MemoryStore(ManualClock()), world), buy)
+
+
+def test_an_application_that_does_not_work_at_all_is_told() -> None:
+    def broken(store: Store, world: World) -> Runtime:
+        return Runtime(store, agents=[Agent("shop", model=ScriptedModel())], tuning=Tuning(drain_s=0.1))
+
+    with pytest.raises(AssertionError, match=r"(?s)does not work even undisturbed:.*turn_failed"):
+        every_boundary(broken, buy)
+
+
+def test_a_child_that_fails_says_why() -> None:
+    with pytest.raises(AssertionError, match=r"(?s)does not work even undisturbed:\nTraceback.*AssertionError"):
+        every_boundary(told, fails, mode="kill")
+
+
+async def fails(rt: Runtime) -> None:
+    raise AssertionError("on purpose")
