@@ -9,7 +9,7 @@ from perdure.errors import Code, Error
 from perdure.ids import VERSION as __version__
 
 if TYPE_CHECKING:
-    from perdure.observe.events import Cursor, Delta, Event, Fact, Gap
+    from perdure.observe.events import Cursor, Delta, Event, Fact, Gap, OutputDelta, Progress
     from perdure.observe.why import Why
     from perdure.runtime.agent import Agent
     from perdure.runtime.runtime import Runtime, Tuning, run
@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from perdure.tools.context import CancelToken, ToolContext
     from perdure.tools.decorator import Tool, tool
     from perdure.tools.errors import OutcomeUnknown, ToolError
+    from perdure.tools.execution_result import ToolExecutionResult, ToolResultImage
+    from perdure.tools.objects import ToolObject
+    from perdure.tools.registry import ToolRegistry
     from perdure.tools.verdicts import DidNotHappen, Happened, Unknown
     from perdure.vocab.tools import RetryPolicy, ToolHints
     from perdure.vocab.usage import Usage
@@ -33,6 +36,8 @@ _WHERE = {
     "Gap": "perdure.observe.events",
     "Happened": "perdure.tools.verdicts",
     "OutcomeUnknown": "perdure.tools.errors",
+    "OutputDelta": "perdure.observe.events",
+    "Progress": "perdure.observe.events",
     "RetryPolicy": "perdure.vocab.tools",
     "Runtime": "perdure.runtime.runtime",
     "Sent": "perdure.runtime.session",
@@ -40,7 +45,11 @@ _WHERE = {
     "Tool": "perdure.tools.decorator",
     "ToolContext": "perdure.tools.context",
     "ToolError": "perdure.tools.errors",
+    "ToolExecutionResult": "perdure.tools.execution_result",
     "ToolHints": "perdure.vocab.tools",
+    "ToolObject": "perdure.tools.objects",
+    "ToolRegistry": "perdure.tools.registry",
+    "ToolResultImage": "perdure.tools.execution_result",
     "Tuning": "perdure.runtime.runtime",
     "TurnResult": "perdure.runtime.shared",
     "Unknown": "perdure.tools.verdicts",
@@ -63,6 +72,8 @@ __all__ = [
     "Gap",
     "Happened",
     "OutcomeUnknown",
+    "OutputDelta",
+    "Progress",
     "RetryPolicy",
     "Runtime",
     "Sent",
@@ -70,7 +81,11 @@ __all__ = [
     "Tool",
     "ToolContext",
     "ToolError",
+    "ToolExecutionResult",
     "ToolHints",
+    "ToolObject",
+    "ToolRegistry",
+    "ToolResultImage",
     "Tuning",
     "TurnResult",
     "Unknown",

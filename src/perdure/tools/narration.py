@@ -90,9 +90,7 @@ def shown(value: Json) -> str:
         case str():
             text = " ".join(_bare(value).split())
             return text if len(text) <= MAX_ARGUMENT_CHARS else f"{text[: MAX_ARGUMENT_CHARS - 1]}{HIDDEN}"
-        case bool() | None:
-            return str(value).lower()
-        case int() | float():
+        case bool() | int() | float() | None:
             return encode(value).decode()[:MAX_ARGUMENT_CHARS]
         case _:
             return f"{len(value)} items"

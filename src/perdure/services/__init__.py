@@ -1,0 +1,1 @@
+"""What sessions can be given to work with, as protocols: each exists once, whatever implements it."""
