@@ -34,13 +34,20 @@ from perdure.testing import Crash, ManualClock, ScriptedModel, World, call, call
 from perdure.testing.life import App
 from perdure.testing.sweep import Mode
 from perdure.tools.decorator import AnyTool
+from perdure.tools.prepare import ToolPrepareContext
+from perdure.tools.provider import ToolProvider
+from perdure.vocab.effects import PreparedToolCall
+from perdure.vocab.tools import ToolContract, ToolManifest
 
 pytestmark = [pytest.mark.crash, pytest.mark.timeout(180)]
 
 SIMULATED: list[Literal["memory", "sqlite"]] = ["memory", "sqlite"]
 
 
-def shop(store: Store, *tools: AnyTool, steps: tuple[Step, ...] = (call("charge", cents=5), say("done"))) -> Runtime:
+STEPS: tuple[Step, ...] = (call("charge", cents=5), say("done"))
+
+
+def shop(store: Store, *tools: AnyTool, steps: tuple[Step, ...] = STEPS) -> Runtime:
     return Runtime(store, agents=[Agent("shop", model=ScriptedModel(*steps), tools=tools)])
 
 
@@ -229,6 +236,36 @@ def test_what_is_in_doubt_undisturbed_may_be_in_doubt_after_a_crash() -> None:
 
 async def test_it_can_be_called_from_an_async_test() -> None:
     assert seen(every_boundary(told, buy)) == TOLD
+
+
+class Till(ToolProvider):
+    """A tool that is not a function of this program, prepared by a hook."""
+
+    charge = ToolManifest(name="charge", description="Charge.")
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    def tool_manifests(self) -> tuple[ToolManifest, ...]:
+        return (self.charge,)
+
+    def resolve_contract(self, name: str) -> ToolContract:
+        return self.charge.contract({"type": "object", "properties": {"cents": {"type": "integer"}}})
+
+    def prepare_tool_call(self, ctx: ToolPrepareContext, call: PreparedToolCall) -> PreparedToolCall:
+        return call
+
+    async def execute(self, name: str, args: object, ctx: ToolContext[object]) -> str:
+        self._world.note(name, key=ctx.idempotency_key)
+        return "charged"
+
+
+def provided(store: Store, world: World) -> Runtime:
+    return Runtime(store, agents=[Agent("shop", model=ScriptedModel(*STEPS), tools=[Till(world)])])
+
+
+def test_a_tool_of_a_provider_at_every_boundary() -> None:
+    assert seen(every_boundary(provided, buy)) == TOLD
 
 
 # --- the dead stay dead

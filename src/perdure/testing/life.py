@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import copy
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypeAlias, cast
+from typing import TYPE_CHECKING, TypeAlias, cast
 
 from perdure.errors import Code, Error
 from perdure.runtime.agent import Agent
@@ -22,8 +22,11 @@ from perdure.store.protocol import Store
 from perdure.store.sqlite.store import SqliteStore
 from perdure.testing.crash import Boundary, Crashed, Gate, gated
 from perdure.testing.world import World
+from perdure.tools.catalog import Runnable
 from perdure.tools.context import ToolContext
-from perdure.tools.decorator import AnyTool
+from perdure.tools.toolbox import Prepared, Toolbox
+from perdure.vocab.outcomes import Failure
+from perdure.vocab.tools import EffectClass
 
 App: TypeAlias = Callable[[Store, World], Runtime]
 """How your process starts: a runtime on this store, whose tools act on this world."""
@@ -31,7 +34,6 @@ App: TypeAlias = Callable[[Store, World], Runtime]
 Script: TypeAlias = Callable[[Runtime], Awaitable[object]]
 """What your callers do. It is run again after a crash, so every input it sends needs a key."""
 
-_CONTEXT = "perdure_testing_ctx"
 _POLL_S = 0.002
 
 
@@ -136,38 +138,62 @@ async def _settled(runtime: Runtime) -> None:
 
 
 def _hooked_agent(agent: Agent, gate: Gate, calls: World) -> Agent:
-    return replace(agent, tools=[_hooked(tool, gate, calls) for tool in agent.toolbox])
-
-
-def _hooked(tool: AnyTool, gate: Gate, calls: World) -> AnyTool:
-    """The same tool, with a boundary on each side of its body. Its contract stays what it was."""
-    own = tool.arguments.context
-
-    def enter(arguments: dict[str, object]) -> Boundary:
-        boundary = gate.before("tool", tool.name)
-        ctx = cast("ToolContext", arguments[own] if own else arguments.pop(_CONTEXT))
-        calls.note(tool.name, key=ctx.idempotency_key, attempt=ctx.attempt, effect=tool.durability.effect)
-        return boundary
-
-    def body(**arguments: object) -> object:
-        boundary = enter(arguments)
-        try:
-            return tool.function(**arguments)
-        finally:
-            gate.after(boundary)
-
-    async def async_body(**arguments: object) -> object:
-        try:
-            boundary = enter(arguments)
-            try:
-                return await cast("Awaitable[object]", tool.function(**arguments))
-            finally:
-                gate.after(boundary)
-        except Crashed:
-            await gate.forever()
-
-    hooked = copy.copy(tool)
-    hooked.__dict__["contract"] = tool.contract
-    hooked.__dict__["arguments"] = tool.arguments if own else replace(tool.arguments, context=_CONTEXT)
-    hooked.function = async_body if tool.is_async else body
+    """The same agent, with a boundary on each side of every tool body."""
+    hooked = copy.copy(agent)
+    object.__setattr__(hooked, "toolbox", cast(Toolbox, _HookedToolbox(agent.toolbox, gate, calls)))
     return hooked
+
+
+class _HookedToolbox:
+    def __init__(self, toolbox: Toolbox, gate: Gate, calls: World) -> None:
+        self._toolbox = toolbox
+        self._gate = gate
+        self._calls = calls
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(self._toolbox, name)
+
+        def prepare(self, *args: object, **options: object) -> Prepared | Failure:
+            """Prepare a call, and put the gate between it and its tool."""
+            prepared = self._toolbox.prepare(*args, **options)
+            return self._hooked(prepared) if isinstance(prepared, Prepared) else prepared
+
+    def _hooked(self, prepared: Prepared) -> Prepared:
+        hooked = copy.copy(prepared.tool)  # what kind of tool it is matters to the runtime: only its body is changed
+        body = _Body(prepared.tool, prepared.durability.effect, self._gate, self._calls)
+        hooked.__dict__["invoke"] = body.invoke_async if hooked.is_async else body.invoke
+        return replace(prepared, tool=hooked)
+
+
+@dataclass(frozen=True, slots=True)
+class _Body:
+    tool: Runnable
+    effect: EffectClass
+    gate: Gate
+    calls: World
+
+    def invoke(self, ctx: ToolContext[object], arguments: Mapping[str, object]) -> object:
+        """Run it in a thread, if there is still somebody to run it."""
+        boundary = self._enter(ctx)
+        try:
+            return self.tool.invoke(ctx, arguments)
+        finally:
+            self.gate.after(boundary)
+
+    async def invoke_async(self, ctx: ToolContext[object], arguments: Mapping[str, object]) -> object:
+        """Run it on the event loop, if there is still somebody to run it."""
+        try:
+            boundary = self._enter(ctx)
+            try:
+                return await cast("Awaitable[object]", self.tool.invoke(ctx, arguments))
+            finally:
+                self.gate.after(boundary)
+        except Crashed:
+            await self.gate.forever()
+
+    def _enter(self, ctx: ToolContext[object]) -> Boundary:
+        boundary = self.gate.before("tool", ctx.tool_name)
+        self.calls.note(ctx.tool_name, key=ctx.idempotency_key, attempt=ctx.attempt, effect=self.effect)
+        return boundary
