@@ -11,16 +11,15 @@ from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass, replace
 from typing import cast
 
-from perdure.codec import digest, to_json
+from perdure.codec import to_json
 from perdure.effects import keys
 from perdure.effects.controller import InlineController, Local
 from perdure.errors import Error
-from perdure.ids import CallId, SessionId, StreamId, Tenant, stream_names
+from perdure.ids import CallId
 from perdure.runtime.clients import CallSite
 from perdure.tools.batch import collected, run_batch
 from perdure.tools.catalog import ActiveCatalog
 from perdure.tools.clients.dispatch import MAX_BATCH_CALLS, ChildCall, ChildResult
-from perdure.tools.clients.surface import Clients
 from perdure.tools.context import CancelToken, ToolContext
 from perdure.tools.execute import ToolThreads, run_attempt
 from perdure.tools.prepare import Preparation, ToolPrepareContext, answered, judge, refused
@@ -42,17 +41,6 @@ from perdure.vocab.tools import ToolManifest
 
 
 @dataclass(frozen=True, slots=True)
-class Nearby:
-    """The call that makes the calls, and what they run on."""
-
-    site: CallSite
-    stream: StreamId
-    toolbox: Toolbox
-    threads: ToolThreads
-    deps: object
-
-
-@dataclass(frozen=True, slots=True)
 class _Child:
     """A child call that may run."""
 
@@ -63,10 +51,12 @@ class _Child:
 class DispatchClient:
     """`ctx.dispatch` of one call. Its children have the other clients of their parent, and no children of their own."""
 
-    def __init__(self, nearby: Nearby, clients: Clients) -> None:
-        self._nearby = nearby
-        self._clients = clients
-        self._catalog = ActiveCatalog(nearby.site.turn.composition)
+    def __init__(self, parent: ToolContext[object], site: CallSite, toolbox: Toolbox, threads: ToolThreads) -> None:
+        self._parent = parent
+        self._site = site
+        self._toolbox = toolbox
+        self._threads = threads
+        self._catalog = ActiveCatalog(site.turn.composition)
 
     def callable_tool_manifest(self, name: str) -> ToolManifest | None:
         """The manifest of a tool this turn may call."""
@@ -78,7 +68,7 @@ class DispatchClient:
 
     async def batch(self, calls: Sequence[ChildCall]) -> tuple[ChildResult, ...]:
         """Run other tools and answer in the order of the calls."""
-        self._nearby.site.check_running()
+        self._site.check_running()
         named = [replace(call, call_id=call.call_id or str(index)) for index, call in enumerate(calls)]
         if len(named) > MAX_BATCH_CALLS:
             because = f"a batch has at most {MAX_BATCH_CALLS} calls, and this one has {len(named)}; none was run"
@@ -99,9 +89,9 @@ class DispatchClient:
             args = to_json(child.args, where="args")
         except Error as problem:
             return _failure("invalid_tool_args", problem.message)
-        toolbox, composition = self._nearby.toolbox, self._nearby.site.turn.composition
+        toolbox = self._toolbox
         asked = ToolCall(id=CallId(child.call_id), name=child.name, args=args)
-        contract = composition.tool(child.name)
+        contract = self._site.turn.composition.tool(child.name)
         bound = toolbox.prepare(asked, contract)
         if isinstance(bound, Failure):
             return Failed(failure=bound)
@@ -117,12 +107,13 @@ class DispatchClient:
         return Failed(failure=again) if isinstance(again, Failure) else _Child(sealed, again)
 
     async def _ask_hook(self, tool: ProvidedTool, call: PreparedToolCall) -> Preparation:
+        parent = self._parent
         ctx = ToolPrepareContext(
-            session_id=self._session,
+            session_id=parent.session_id,
             call_id=call.call_id,
-            turn_context=self._nearby.site.turn_context,
-            deps=self._nearby.deps,
-            sessions=self._clients.sessions,
+            turn_context=parent.turn_context,
+            deps=parent.given,
+            sessions=parent.clients.sessions,
         )
         try:
             answer: object = tool.prepare(ctx, call)
@@ -142,10 +133,10 @@ class DispatchClient:
         async def one(call: BatchedCall, token: CancelToken) -> ToolOutput:
             child = known[call.replay_suffix]
             ctx = self._context(call, child, invocation, token)
-            return await run_attempt(child.prepared, ctx, threads=self._nearby.threads)
+            return await run_attempt(child.prepared, ctx, threads=self._threads)
 
         async def run(_: Envelope) -> Outcome:
-            cancellation = self._nearby.site.cancellation
+            cancellation = self._site.cancellation
             return await run_batch(batch, one, is_serial=self._catalog.is_serial, cancellation=cancellation)
 
         envelope = Envelope(invocation=invocation, command=CallTools(batch=batch))
@@ -153,40 +144,30 @@ class DispatchClient:
         return collected(batch, into_tool_batch(outcome).launches)
 
     def _invocation(self, batch: PreparedToolBatch) -> Invocation:
-        turn, site = self._nearby.site.turn, self._nearby.site
+        parent, turn = self._parent, self._site.turn
         scope = Scope(
-            session_id=self._session, turn_id=turn.id, turn_index=turn.index, protocol_iteration=turn.iteration
+            session_id=parent.session_id, turn_id=turn.id, turn_index=turn.index, protocol_iteration=turn.iteration
         )
-        key = f"{keys.turn_effect(self._tenant, scope, EffectKind.TOOL_BATCH, site.call)}:{digest(batch)}"
-        return Invocation.effect(scope, f"{site.effect}.batch", EffectKind.TOOL_BATCH, key)
+        key = f"{keys.turn_effect(parent.tenant, scope, EffectKind.TOOL_BATCH, parent.call_id)}:{batch.batch_id}"
+        return Invocation.effect(scope, f"{self._site.effect}.batch", EffectKind.TOOL_BATCH, key)
 
-    def _context(self, call: BatchedCall, child: _Child, parent: Invocation, token: CancelToken) -> ToolContext[object]:
-        site, name = self._nearby.site, call.call.tool_name
-        own = CallId(f"{site.call}:{call.replay_suffix}")
-        return ToolContext(
-            session_id=self._session,
-            turn_id=site.turn.id,
+    def _context(self, call: BatchedCall, child: _Child, batch: Invocation, token: CancelToken) -> ToolContext[object]:
+        parent, name = self._parent, call.call.tool_name
+        own = CallId(f"{parent.call_id}:{call.replay_suffix}")
+        return replace(
+            parent,
             call_id=own,
             tool_name=name,
-            tenant=self._tenant,
-            idempotency_key=keys.tool_idempotency(self._tenant, self._session, own, name),
+            attempt=1,
+            max_attempts=1,
+            idempotency_key=keys.tool_idempotency(parent.tenant, parent.session_id, own, name),
             args=call.call.args,
-            given=self._nearby.deps,
             cancellation=token,
             prepared_payload=child.call.prepared_payload,
-            turn_context=self._nearby.site.turn_context,
-            parent_call_id=site.call,
-            parent_invocation=parent,
-            clients=self._clients,
+            parent_call_id=parent.call_id,
+            parent_invocation=batch,
+            clients=replace(parent.clients, dispatch=None),
         )
-
-    @property
-    def _tenant(self) -> Tenant:
-        return stream_names(self._nearby.stream)[0]
-
-    @property
-    def _session(self) -> SessionId:
-        return SessionId(stream_names(self._nearby.stream)[2])
 
 
 def _answered(call: ChildCall, output: ToolOutput) -> ChildResult:

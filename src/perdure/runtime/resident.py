@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
-from dataclasses import replace
+from typing import cast
 
 from perdure.codec import decode, encode
 from perdure.commit.plan import Plan, Receipt, Snapshot
@@ -18,7 +18,7 @@ from perdure.observe.events import Cursor, Delta, Live
 from perdure.observe.hub import QUEUE_LIMIT
 from perdure.observe.live import Audience, LiveEmitter
 from perdure.runtime.agent import Agent, composition_blob, model_of
-from perdure.runtime.children import DispatchClient, Nearby
+from perdure.runtime.children import DispatchClient
 from perdure.runtime.clients import AttachmentsClient, CallSite, CompletionsClient, SessionsClient
 from perdure.runtime.envelopes import Where
 from perdure.runtime.owned import OwnedStream, rows_of
@@ -28,7 +28,8 @@ from perdure.runtime.transcript import Transcript
 from perdure.runtime.turns import Surroundings, TurnDriver
 from perdure.session.fold import CODE, SessionState, cancel_of, fold, with_membership
 from perdure.store.protocol import Claim, InboxRow
-from perdure.tools.clients.surface import Clients
+from perdure.tools.clients.surface import CallSurface, Clients
+from perdure.tools.context import ToolContext
 from perdure.tools.errors import ToolError
 from perdure.tools.services import Services
 from perdure.turn.machine import advance
@@ -269,13 +270,16 @@ class Resident:
     def _clients(self, site: CallSite, agent: Agent) -> Clients:
         shared, stream = self._shared, self.stream
         model = model_of(agent, site.turn.composition.model)
-        nearby = Nearby(site, stream, agent.toolbox, shared.threads, shared.deps)
-        alone = Clients(
+
+        def dispatch(parent: CallSurface) -> DispatchClient:
+            return DispatchClient(cast("ToolContext[object]", parent), site, agent.toolbox, shared.threads)
+
+        return Clients(
             sessions=SessionsClient(site, shared, stream, agent, self._change_tools),
             attachments=AttachmentsClient(site, shared, stream),
             direct_completions=CompletionsClient(site, model),
+            dispatch=dispatch,
         )
-        return replace(alone, dispatch=DispatchClient(nearby, alone))
 
     async def _change_tools(self, site: CallSite, names: tuple[str, ...], present: bool) -> int:
         """Take tools out of this session or put them back, from its next turn on."""

@@ -21,6 +21,7 @@ from perdure.observe.emit import (
     ToolOutputDeltaData,
     ToolProgressData,
 )
+from perdure.tools.clients.progress import ProgressSender, SandboxMessage
 from perdure.tools.clients.surface import CallSurface
 from perdure.tools.services import (
     NO_SERVICES,
@@ -237,6 +238,19 @@ class ToolContext(CallSurface, Generic[Deps]):
         """Show observers a piece of what the call prints. Best effort, as `emit_progress`."""
         self._emit(ToolOutputDeltaData(self.call_id, self.tool_name, delta, stream))
 
+    @property
+    def progress(self) -> ProgressSender:
+        """Takes messages about how far the call is, and pieces of what it prints. A `ToolError` if nobody listens."""
+        if self.event_emitter is None:
+            raise missing("progress")
+        return self._send
+
+    def _send(self, message: SandboxMessage) -> None:
+        if message.kind in ("stdout", "stderr"):
+            self.emit_tool_output(message.text, message.kind)
+        else:
+            self.emit_progress(message.text)
+
     def _emit(self, data: EventData) -> None:
         if self.event_emitter is None or self.event_context is None or not self.call_id:
             return
@@ -252,6 +266,7 @@ class ToolContext(CallSurface, Generic[Deps]):
             f"tool_name={self.tool_name!r}, tenant={self.tenant!r}, attempt={self.attempt}/{self.max_attempts}, "
             f"idempotency_key={_presence(bool(self.idempotency_key))}, args={_presence(self.args is not None)}, "
             f"deps={_presence(self.given is not NOT_GIVEN)}, services={self.services!r}, "
+            f"clients={self.clients!r}, prepared_payload={_presence(self.prepared_payload is not None)}, "
             f"event_emitter={_presence(self.event_emitter is not None)}, cancelled={self.cancellation.cancelled})"
         )
 

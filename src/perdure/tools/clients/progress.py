@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 @dataclass(frozen=True, slots=True)
 class SandboxMessage:
-    """A line of progress, and what kind of line it is."""
+    """A line about a running call. Of kind `stdout` or `stderr` it is a piece of what the call prints."""
 
     text: str
     kind: str = "progress"

@@ -17,10 +17,9 @@ from perdure.tools.clients.attachments import Attachments
 from perdure.tools.clients.completions import DirectCompletions
 from perdure.tools.clients.dispatch import Dispatch
 from perdure.tools.clients.process_events import ProcessEvents
-from perdure.tools.clients.progress import ProgressSender
 from perdure.tools.clients.sessions import Sessions
 from perdure.tools.clients.turn import TurnContext
-from perdure.tools.errors import ToolError
+from perdure.tools.services import missing
 from perdure.vocab.effects import Invocation, PreparedToolCall
 
 if TYPE_CHECKING:
@@ -34,11 +33,15 @@ class Clients:
     """What the runtime offers one call. None is a service that does not exist there."""
 
     sessions: Sessions | None = None
-    dispatch: Dispatch | None = None
+    dispatch: Callable[[CallSurface], Dispatch] | None = None
     attachments: Attachments | None = None
     direct_completions: DirectCompletions | None = None
     process_events: ProcessEvents | None = None
-    progress: ProgressSender | None = None
+
+    def __repr__(self) -> str:
+        # Presence only, as of everything a context holds.
+        there = [one.name for one in dataclasses.fields(self) if getattr(self, one.name) is not None]
+        return f"Clients({', '.join(there)})"
 
 
 NO_CLIENTS = Clients()
@@ -141,7 +144,7 @@ class CallSurface:
     @property
     def dispatch(self) -> Dispatch:
         """The other tools of this turn."""
-        return self._need(self.clients.dispatch, "dispatch")
+        return self._need(self.clients.dispatch, "dispatch")(self)
 
     @property
     def attachments(self) -> Attachments:
@@ -158,15 +161,7 @@ class CallSurface:
         """The events of the process this runs in; missing outside a process."""
         return self._need(self.clients.process_events, "process_events")
 
-    @property
-    def progress(self) -> ProgressSender:
-        """Where to say how far the call is."""
-        return self._need(self.clients.progress, "progress")
-
     def _need(self, service: T | None, name: str) -> T:
         if service is None:
-            raise ToolError(
-                f"The tool {self.tool_name} asks for ctx.{name}, and there is no such service here",
-                code="service_unavailable",
-            )
+            raise missing(name)
         return service

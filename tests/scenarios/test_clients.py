@@ -1,0 +1,421 @@
+"""What a tool can do through its context, on every store: sessions, other tools, attachments, its model."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from perdure import Agent, Runtime, ToolContext, ToolError, tool
+from perdure.codec import Json
+from perdure.models.scripted import ScriptedModel, call, fail, say
+from perdure.observe.events import OutputDelta, Progress
+from perdure.tools.clients.completions import DirectRequest
+from perdure.tools.clients.dispatch import ChildCall
+from perdure.tools.clients.progress import SandboxMessage
+from perdure.tools.decorator import AnyTool
+from perdure.vocab.messages import AttachmentRef, Text, ToolResult
+from perdure.vocab.outcomes import DirectUsage, ToolCallOutcome
+from perdure.vocab.records import EffectSettled, ToolMembershipChanged
+from perdure.vocab.usage import Usage
+from tests.scenarios.conftest import Desk, NewStore
+
+Body = Callable[[ToolContext], Awaitable[Json]]
+
+
+def doing(body: Body, effect: str = "idempotent") -> AnyTool:
+    """A tool `do` with this body."""
+
+    @tool(effect=effect)  # pyright: ignore[reportArgumentType] - one of the classes
+    async def do(ctx: ToolContext) -> Json:
+        """Do it."""
+        return await body(ctx)
+
+    return do
+
+
+@tool(effect="pure")
+async def double(n: int) -> int:
+    """Double."""
+    return n * 2
+
+
+@tool(effect="pure", serial=True)
+async def log(ctx: ToolContext, n: int) -> str:
+    """Serial."""
+    return ctx.call_id.rsplit(":", 3)[-3]
+
+
+@tool
+async def pay(n: int) -> int:
+    """Once."""
+    raise AssertionError("it must not run")
+
+
+async def done(desk: Desk, body: Body, *others: AnyTool, text: str = "go") -> tuple[Runtime, Json]:
+    """Let a tool do something in session `s`, and say what the model was told of it."""
+    model = ScriptedModel.by_input({text: [call("do"), say("ok")]}, default=[say("hello", exact=True)])
+    rt = await desk.open(model, doing(body), *others)
+    session = await rt.session("s", agent="a")
+    await session.ask(text, timeout=20)
+    history = await session.history()
+    return rt, next(part.output for message in history for part in message.parts if isinstance(part, ToolResult))
+
+
+# --- sessions ------------------------------------------------------------------------------------------------------
+
+
+async def test_a_tool_reads_its_own_session_and_another(desk: Desk) -> None:
+    async def body(ctx: ToolContext) -> Json:
+        now, other = await ctx.sessions.snapshot_current(), await ctx.sessions.snapshot("other")
+        assert isinstance(other.messages[0].parts[0], Text)
+        return {
+            "model": ctx.sessions.model().name,
+            "mine": [now.session_id, now.agent, now.turns, now.open_turn == ctx.turn_id, len(now.messages)],
+            "other": [other.turns, other.open_turn, other.messages[0].parts[0].text, other.usage.calls],
+        }
+
+    model = ScriptedModel.by_input({"go": [call("do"), say("ok")]}, default=[say("hello", exact=True)])
+    rt = await desk.open(model, doing(body))
+    await (await rt.session("other", agent="a")).ask("hi")
+    session = await rt.session("s", agent="a")
+    await session.ask("go")
+    [told] = [p.output for m in await session.history() for p in m.parts if isinstance(p, ToolResult)]
+    assert told == {
+        "model": "scripted",
+        "mine": ["s", "a", 1, True, 3],
+        "other": [1, None, "hi", 1],
+    }
+
+
+async def test_a_tool_opens_a_session_starts_a_turn_and_reads_its_end(desk: Desk) -> None:
+    async def body(ctx: ToolContext) -> Json:
+        name = await ctx.sessions.create_session()
+        named = await ctx.sessions.create_session("helper", agent="a")
+        started = await ctx.sessions.start_turn(name, "k", "hi")
+        again = await ctx.sessions.start_turn(name, "k", "hi")
+        assert (again.turn_id, again.duplicate, started.duplicate) == (started.turn_id, True, False)
+        return [name, named, await ctx.sessions.turn_result(started, timeout=10)]
+
+    rt, [name, named, text] = await done(desk, body)
+    assert text == "hello"
+    assert named == "helper"
+    assert {info.name for info in await rt.sessions()} == {"s", name, "helper"}
+    assert [message.role for message in await rt.existing(name).history()] == ["user", "assistant"]
+
+
+async def test_an_attempt_that_runs_again_opens_no_second_session(desk: Desk) -> None:
+    names: list[str] = []
+
+    @tool(effect="idempotent", retries=1)
+    async def do(ctx: ToolContext) -> str:
+        """Do it, at the second try."""
+        names.append(await ctx.sessions.create_session())
+        if ctx.attempt == 1:
+            raise ToolError("not yet")
+        return names[-1]
+
+    rt = await desk.open(ScriptedModel(call("do"), say("ok")), do)
+    await (await rt.session("s", agent="a")).ask("go")
+    assert len(names) == 2
+    assert len(set(names)) == 1
+    assert len(await rt.sessions()) == 2
+
+
+async def test_a_tool_closes_another_session_by_stopping_what_runs_there(desk: Desk) -> None:
+    reached = asyncio.Event()
+
+    @tool(effect="pure")
+    async def hang() -> None:
+        """Hang."""
+        reached.set()
+        await asyncio.Event().wait()
+
+    async def body(ctx: ToolContext) -> Json:
+        return [await ctx.sessions.close_session("busy"), await ctx.sessions.close_session("idle")]
+
+    model = ScriptedModel.by_input(
+        {"go": [call("do"), say("ok")], "hang": [call("hang"), say("never")]}, default=[say("hello")]
+    )
+    rt = await desk.open(model, doing(body), hang)
+    await (await rt.session("idle", agent="a")).ask("hi")
+    busy = await rt.session("busy", agent="a")
+    running, waiting = await busy.send("hang"), await busy.send("hi")
+    await reached.wait()
+    session = await rt.session("s", agent="a")
+    await session.ask("go", timeout=20)
+    [told] = [p.output for m in await session.history() for p in m.parts if isinstance(p, ToolResult)]
+    assert told == [True, False]
+    assert [(await sent.result(10)).reason for sent in (running, waiting)] == ["cancelled", "cancelled"]
+
+
+REFUSED: list[tuple[str, Callable[[ToolContext], Awaitable[object]], str]] = [
+    ("an unknown session", lambda ctx: ctx.sessions.snapshot("nobody"), "session_unknown"),
+    ("a session without a name", lambda ctx: ctx.sessions.snapshot(" "), "invalid_id"),
+    ("an agent that is not there", lambda ctx: ctx.sessions.create_session("x", agent="b"), "agent_unknown"),
+    ("a turn of an unknown session", lambda ctx: ctx.sessions.start_turn("nobody", "k", "hi"), "session_unknown"),
+    ("an empty input", lambda ctx: ctx.sessions.start_turn("s", "k", " "), "invalid_argument"),
+    ("closing itself", lambda ctx: ctx.sessions.close_session("s"), "session_is_own"),
+    ("an unknown tool", lambda ctx: ctx.sessions.set_tool_membership(["do", "fly"], False), "tool_unavailable"),
+    ("bytes of no type", lambda ctx: ctx.attachments.put(b"x", "text/odd"), "runtime_effect_attachment_media_type"),
+    ("no bytes", lambda ctx: ctx.attachments.put(b"", "text/csv"), "runtime_effect_attachment_missing_reference"),
+    (
+        "too many bytes",
+        lambda ctx: ctx.attachments.put(bytes(16_777_217), "text/csv"),
+        "runtime_effect_attachment_store",
+    ),
+    ("a completion on nobody's account", lambda ctx: ctx.direct_completions.complete("hi", " "), "invalid_argument"),
+    (
+        "a completion of nothing",
+        lambda ctx: ctx.direct_completions.complete(DirectRequest(()), "x"),
+        "invalid_argument",
+    ),
+]
+
+
+@pytest.mark.parametrize(("what", "ask", "code"), REFUSED, ids=[what for what, _, _ in REFUSED])
+async def test_what_cannot_be_done_is_told_to_the_model_and_the_session_goes_on(
+    desk: Desk, what: str, ask: Callable[[ToolContext], Awaitable[object]], code: str
+) -> None:
+    async def body(ctx: ToolContext) -> Json:
+        await ask(ctx)
+        return "done"
+
+    rt, told = await done(desk, body)
+    assert told["code"] == code
+    assert await (await rt.session("s")).ask("still there?") == "hello"
+
+
+async def test_a_turn_of_the_same_session_is_queued_and_cannot_be_awaited(desk: Desk) -> None:
+    async def body(ctx: ToolContext) -> Json:
+        started = await ctx.sessions.start_turn("s", "next", "and then?")
+        with pytest.raises(ToolError, match="cannot be awaited"):
+            await ctx.sessions.turn_result(started)
+        return started.turn_id
+
+    rt, turn = await done(desk, body)
+    session = await rt.session("s")
+    assert (await session.wait_for(turn)).text == "hello"
+
+
+# --- which tools there are -----------------------------------------------------------------------------------------
+
+
+async def test_a_tool_taken_out_is_gone_from_the_next_turn_on_and_after_a_restart(new_store: NewStore) -> None:
+    generations: list[int] = []
+
+    @tool(effect="idempotent")
+    async def change(ctx: ToolContext, names: list[str], present: bool) -> Json:
+        """Change the tools."""
+        generations.append(await ctx.sessions.set_tool_membership(names, present))
+        return [one["name"] for one in await ctx.sessions.tool_catalog()]
+
+    def agent() -> tuple[Agent, ScriptedModel]:
+        steps = {
+            "out": [call("change", names=["double", "log", "double"], present=False), call("double", n=2), say("ok")],
+            "again": [call("change", names=["log"], present=False), call("double", n=2), say("ok")],
+            "back": [call("change", names=["double"], present=True), say("ok")],
+        }
+        model = ScriptedModel.by_input(steps, default=[call("double", n=4), say("ok")])
+        return Agent("a", model=model, tools=[change, double, log]), model
+
+    def shown(model: ScriptedModel) -> list[list[str]]:
+        return [[one.name for one in request.tools] for request in model.requests]
+
+    everything = ["change", "double", "log"]
+    first, model = agent()
+    async with Runtime(new_store(), agents=[first]) as rt:
+        session = await rt.session("s", agent="a")
+        await session.ask("out")
+        assert shown(model) == [everything] * 3, "the turn goes on with what it began with"
+        await session.ask("again")
+        assert shown(model)[3:] == [["change"]] * 3
+    second, model = agent()
+    async with Runtime(new_store(), agents=[second]) as rt:
+        session = await rt.session("s")
+        await session.ask("back")
+        assert shown(model) == [["change"]] * 2
+        await session.ask("and now?")
+        assert shown(model)[2:] == [["change", "double"]] * 2
+        outputs = [p.output for m in await session.history() for p in m.parts if isinstance(p, ToolResult)]
+        changes = [row.record for row in await session.rows() if isinstance(row.record, ToolMembershipChanged)]
+    assert generations == [1, 1, 2], "what changes nothing is no generation"
+    assert [(one.names, one.present) for one in changes] == [(("double", "log"), False), (("double",), True)]
+    assert outputs[0] == everything
+    assert outputs[1] == 4
+    assert outputs[3]["code"] == "tool_unavailable"
+    assert outputs[-1] == 8
+
+
+async def test_the_tools_of_another_session_are_those_of_its_next_turn(desk: Desk) -> None:
+    async def body(ctx: ToolContext) -> Json:
+        if ctx.session_id == "s":
+            await ctx.sessions.set_tool_membership(["double"], False)
+        other = await ctx.sessions.shared_tool_catalog("s")
+        return [one.name for one in other]
+
+    rt, told = await done(desk, body, double)
+    assert told == ["do", "double"], "its own turn keeps what it began with"
+    watcher = await rt.session("t", agent="a")
+    await watcher.ask("go")
+    [seen] = [p.output for m in await watcher.history() for p in m.parts if isinstance(p, ToolResult)]
+    assert seen == ["do"]
+
+
+# --- other tools ---------------------------------------------------------------------------------------------------
+
+
+async def test_children_answer_in_source_order_and_what_cannot_run_is_answered_too(desk: Desk) -> None:
+    async def body(ctx: ToolContext) -> Json:
+        manifest = ctx.dispatch.callable_tool_manifest("double")
+        assert manifest is not None
+        assert ctx.dispatch.callable_tool_manifest_by_id("tool:double") == manifest
+        assert ctx.dispatch.callable_tool_manifest("fly") is None
+        results = await ctx.dispatch.batch(
+            [
+                ChildCall("double", {"n": 1}),
+                ChildCall("log", {"n": 0}, "tail"),
+                ChildCall("fly"),
+                ChildCall("pay", {"n": 1}),
+                ChildCall("double", {"n": "much"}),
+                ChildCall("double", {"n": 4}, "four"),
+            ]
+        )
+        return [[one.call_id, one.tool_name, one.value, one.error_code] for one in results]
+
+    _, told = await done(desk, body, double, log, pay)
+    assert told == [
+        ["0", "double", 2, None],
+        ["tail", "log", "child", None],
+        ["2", "fly", None, "tool_unavailable"],
+        ["3", "pay", None, "nested_effect_not_recorded"],
+        ["4", "double", None, "invalid_tool_args"],
+        ["four", "double", 8, None],
+    ]
+
+
+async def test_a_child_knows_its_parent_and_has_no_children(desk: Desk) -> None:
+    seen: list[ToolContext] = []
+
+    @tool(effect="pure")
+    async def child(ctx: ToolContext) -> str:
+        """A child."""
+        seen.append(ctx)
+        return ctx.dispatch.__class__.__name__
+
+    async def body(ctx: ToolContext) -> Json:
+        seen.append(ctx)
+        [result] = await ctx.dispatch.batch([ChildCall("child", {}, "one")])
+        return result.error_code
+
+    _, told = await done(desk, body, child)
+    assert told == "service_unavailable"
+    parent, one = seen
+    assert one.parent_call_id == parent.call_id
+    assert one.call_id == f"{parent.call_id}:child:0:one"
+    assert one.idempotency_key != parent.idempotency_key
+    assert one.parent_invocation is not None
+    assert one.parent_invocation.effect_kind == "tool_batch"
+
+
+async def test_twenty_six_children_are_too_many_and_none_runs(desk: Desk) -> None:
+    async def body(ctx: ToolContext) -> Json:
+        results = await ctx.dispatch.batch([ChildCall("double", {"n": n}) for n in range(26)])
+        return [one.error_code for one in results]
+
+    _, told = await done(desk, body, double)
+    assert told == ["tool_batch_too_large"] * 26
+
+
+# --- bytes ---------------------------------------------------------------------------------------------------------
+
+
+async def test_bytes_are_kept_with_the_outcome_and_only_their_session_reads_them(desk: Desk) -> None:
+    kept: list[AttachmentRef] = []
+
+    async def body(ctx: ToolContext) -> Json:
+        if kept:
+            try:
+                return (await ctx.attachments.get(kept[0])).decode()
+            except ToolError as problem:
+                return problem.code
+        kept.append(await ctx.attachments.put(b"a,b", "text/csv", name="t.csv"))
+        return (await ctx.attachments.get(kept[0])).decode()
+
+    rt, told = await done(desk, body)
+    assert told == "a,b", "before it is durable"
+    [ref] = kept
+    assert (ref.media_type, ref.size, ref.name) == ("text/csv", 3, "t.csv")
+    assert (await rt.store.blob(ref.hash)).data == b"a,b"
+    again: list[Json] = []
+    for name in ("s", "t"):
+        session = await rt.session(name, agent="a")
+        await session.ask("go")
+        again += [p.output for m in await session.history() for p in m.parts if isinstance(p, ToolResult)][-1:]
+    assert again == ["a,b", "attachment_not_found"]
+
+
+# --- the model -----------------------------------------------------------------------------------------------------
+
+
+async def test_a_direct_completion_is_outside_the_conversation_and_counts_for_the_turn(desk: Desk) -> None:
+    async def body(ctx: ToolContext) -> Json:
+        reply = await ctx.direct_completions.complete(DirectRequest("sum up", "Be brief."), "summary")
+        return reply.text
+
+    spent = Usage(input=100, output=10, calls=1)
+    model = ScriptedModel.by_input(
+        {"go": [call("do"), say("ok", usage=Usage(calls=1))], "sum up": [say("short", exact=True, usage=spent)]}
+    )
+    rt = await desk.open(model, doing(body))
+    session = await rt.session("s", agent="a")
+    result = await (await session.send("go")).result(20)
+    history = await session.history()
+    assert [p.output for m in history for p in m.parts if isinstance(p, ToolResult)] == ["short"]
+    direct = model.requests[1]
+    assert (direct.instructions, direct.tools, len(direct.messages)) == ("Be brief.", (), 1)
+    assert result.usage.calls == 3
+    outcomes = [row.record.outcome for row in await session.rows() if isinstance(row.record, EffectSettled)]
+    [outcome] = [one for one in outcomes if isinstance(one, ToolCallOutcome)]
+    assert outcome.direct == (DirectUsage(source="summary", model="scripted", usage=spent),)
+    assert result.usage.input >= 100
+
+
+async def test_a_model_that_gives_no_reply_is_a_visible_failure_of_the_tool(desk: Desk) -> None:
+    async def body(ctx: ToolContext) -> Json:
+        return (await ctx.direct_completions.complete("sum up", "summary")).text
+
+    model = ScriptedModel.by_input({"go": [call("do"), say("ok")], "sum up": [fail(401, message="no key"), say("x")]})
+    rt = await desk.open(model, doing(body))
+    session = await rt.session("s", agent="a")
+    await session.ask("go")
+    [told] = [p.output for m in await session.history() for p in m.parts if isinstance(p, ToolResult)]
+    assert told["code"] == "direct_completion_failed"
+    assert "no key" in told["error"]
+
+
+# --- the rest ------------------------------------------------------------------------------------------------------
+
+
+async def test_progress_reaches_observers_by_its_kind(desk: Desk) -> None:
+    async def body(ctx: ToolContext) -> Json:
+        ctx.progress(SandboxMessage("half way"))
+        ctx.progress(SandboxMessage("line 1", "stdout"))
+        return 1
+
+    model = ScriptedModel(call("do"), say("ok"))
+    rt = await desk.open(model, doing(body))
+    session = await rt.session("s", agent="a")
+    sent = await session.send("go")
+    live = [event async for event in sent.events() if isinstance(event, Progress | OutputDelta)]
+    assert [event.message if isinstance(event, Progress) else event.text for event in live] == ["half way", "line 1"]
+
+
+async def test_process_events_are_missing_outside_a_process(desk: Desk) -> None:
+    async def body(ctx: ToolContext) -> Json:
+        return (await ctx.process_events.emit("x", {})).sequence
+
+    _, told = await done(desk, body)
+    assert told["code"] == "service_unavailable"
+    assert "Process events" in told["error"]
