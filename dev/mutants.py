@@ -42,6 +42,7 @@ class Mutant:
 SWEEP = "tests/crash/test_sweep.py"
 STORES = "tests/conformance/test_stores.py"
 ORDER = "tests/scenarios/test_order_of_durability.py"
+SURFACE = "tests/scenarios/test_tool_surface.py"
 
 NO_FENCE = (
     """    if state is None or plan.fence > state.fence:
@@ -197,6 +198,44 @@ MUTANTS = [
         "                await self.durable()\n                return self.turn.ended",
         "                return self.turn.ended",
         f"{ORDER}::test_a_result_and_an_event_leave_only_when_everything_before_them_is_durable",
+    ),
+    Mutant(
+        "what a tool says leaves before the facts before it are durable",
+        "runtime/resident.py",
+        "        if self._owned.settled:\n            self._shared.hub.publish(self.stream, piece)",
+        "        if True:\n            self._shared.hub.publish(self.stream, piece)",
+        f"{SURFACE} -k what_a_tool_says_leaves_only",
+    ),
+    Mutant(
+        "an internal error is told to the model",
+        "tools/execute.py",
+        'message=INTERNAL_ERROR, failure_class="internal", error_type=kind',
+        'message=error.message, failure_class="internal", error_type=kind',
+        f"{SURFACE} -k each_way_to_end",
+    ),
+    Mutant(
+        "pictures are referred to and not stored",
+        "runtime/perform.py",
+        "return stored, (*pictures, ",
+        "return stored, (*(), ",
+        f"{SURFACE} -k pictures_are_stored",
+    ),
+    Mutant(
+        "what is shown of a long result ignores how JSON writes it",
+        "tools/ceiling.py",
+        'head_of(whole[start : start + _HEAD_BYTES].decode(errors="ignore"), _HEAD_BYTES)',
+        'whole[start : start + _HEAD_BYTES].decode(errors="ignore")',
+        "tests/unit/tools/test_ceiling.py -k pages_fit",
+    ),
+    Mutant(
+        "anybody reads on in anybody's results",
+        "runtime/services.py",
+        "ref = await self._kept(call)",
+        "ref = await StoredResults(self.store, StreamId('default:session:mine'), self.durable)._kept(call)",
+        f"{SURFACE} -k reading_on_is_confined",
+        also=Mutant(
+            "", "runtime/services.py", "self.store.blob(ref.hash, stream=self.stream)", "self.store.blob(ref.hash)", ""
+        ),
     ),
 ]
 

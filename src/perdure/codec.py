@@ -42,6 +42,20 @@ def decode(data: bytes | str, type: type[T] | Any = Any) -> T | Any:
         raise Error(Code.INVALID_JSON, "the JSON text does not have the expected shape", because=str(problem)) from None
 
 
+def head_of(text: str, limit_bytes: int) -> str:
+    """The longest beginning of a text whose JSON is no longer than the limit."""
+    low, high = 0, min(len(text), limit_bytes)
+    if len(encode(text[:high])) <= limit_bytes:
+        return text[:high]
+    while low < high:
+        middle = (low + high + 1) // 2
+        if len(encode(text[:middle])) <= limit_bytes:
+            low = middle
+        else:
+            high = middle - 1
+    return text[:low]
+
+
 def canonical(value: object) -> bytes:
     """The one byte string that stands for this value, whatever the order of its keys."""
     return _canonical.encode(value)

@@ -13,11 +13,10 @@ from perdure import Agent, Event, Fact, Gap, Runtime, ToolContext, ToolError, to
 from perdure.codec import Json, encode
 from perdure.ids import CallId, SessionId
 from perdure.models.protocol import ModelEvent, ModelReply, ModelRequest, ProviderCall
-from perdure.models.scripted import ScriptedModel, call, calls, say
+from perdure.models.scripted import ScriptedModel, Step, call, calls, say
 from perdure.observe.events import OutputDelta, Progress
 from perdure.observe.live import MAX_WAITING
-from perdure.runtime.clock import SystemClock
-from perdure.store.memory.store import MemoryStore
+from perdure.testing.held import Gatekeeper
 from perdure.tools.builtin import EchoTool, FailingTool
 from perdure.tools.ceiling import MAX_KEPT_BYTES, MAX_SHOWN_BYTES
 from perdure.tools.execution_result import ToolExecutionResult, ToolResultImage
@@ -27,7 +26,7 @@ from perdure.vocab.messages import Image, Message, Part, Text, ToolResult
 from perdure.vocab.outcomes import Success, into_tool_call
 from perdure.vocab.records import EffectSettled
 from perdure.vocab.usage import Usage
-from tests.scenarios.conftest import Desk
+from tests.scenarios.conftest import Desk, NewStore
 
 PIXEL = b"\x89PNG\r\n\x1a\n-not-really"
 
@@ -321,6 +320,40 @@ async def test_progress_and_output_reach_observers_before_the_end_of_the_call(de
     assert all(b"compiling" not in row.data for row in await session.rows()), "it is not stored"
 
 
+async def test_what_a_tool_says_leaves_only_when_everything_before_it_is_durable(new_store: NewStore) -> None:
+    gate = Gatekeeper(lambda what: "effect_settled m1.1" in what)
+    goes_on = asyncio.Event()
+
+    @tool(effect="pure")
+    async def think(ctx: ToolContext) -> str:
+        """Think."""
+        await asyncio.sleep(0.05)  # so that the observer is there in time
+        ctx.emit_progress("thinking")
+        await goes_on.wait()
+        return "thought"
+
+    agent = Agent("a", model=ScriptedModel(call("think"), say("ok")), tools=[think])
+    async with Runtime(gate.guard(new_store()), agents=[agent]) as rt:
+        session = await rt.session("s", agent="a")
+        sent = await session.send("go")
+        heard: list[str] = []
+
+        async def watch() -> None:
+            async for event in sent.events():
+                heard.append(event.type if not isinstance(event, Fact) else type(event.record).__name__)
+
+        watching = asyncio.create_task(watch())
+        await gate.reached.wait()
+        await asyncio.sleep(0.2)
+        assert "tool.progress" not in heard, "the reply that asked for the call is not durable"
+        gate.release()
+        await asyncio.sleep(0.2)
+        goes_on.set()
+        await asyncio.wait_for(watching, 10)
+        assert "tool.progress" in heard
+        assert heard.index("tool.progress") > heard.index("EffectSettled")
+
+
 @pytest.mark.parametrize("threaded", [False, True])
 async def test_a_flood_slows_nothing_and_says_how_much_was_lost(desk: Desk, threaded: bool) -> None:
     watching = asyncio.Event()
@@ -428,22 +461,20 @@ async def test_reading_on_is_confined_to_the_session_and_to_what_there_is(desk: 
         """Big."""
         return "x" * 70_000
 
-    rt = await desk.open(ScriptedModel(call("big"), say("ok")), big)
-    (told,) = await asked(rt)
-    theirs: str = told.output["call"]
+    async def answer(session: str, *steps: Step) -> Json:
+        agent = Agent("a", model=ScriptedModel(*steps, say("ok")), tools=[big])
+        async with Runtime(desk.new_store(), agents=[agent]) as rt:
+            talk = await rt.session(session, agent="a")
+            await talk.ask("go", timeout=10)
+            return results(await talk.history())[-1].output
 
-    def reads(**args: Json) -> ScriptedModel:
-        return ScriptedModel(call("read_result", **args), say("ok"))
-
-    for model, code in [
-        (reads(call=theirs), "result_unknown"),
-        (reads(call="nonsense"), "result_unknown"),
-        (reads(call=""), "result_unknown"),
-        (reads(), "invalid_tool_args"),
-    ]:
-        async with Runtime(MemoryStore(SystemClock()), agents=[Agent("a", model=model, tools=[big])]) as other:
-            (answer,) = await asked(other)
-            assert answer.output["code"] == code
+    mine: str = (await answer("mine", call("big")))["call"]
+    assert (await answer("mine", call("read_result", call=mine)))["bytes_returned"] > 60_000
+    assert (await answer("mine", call("read_result", call=mine, offset=70_000)))["code"] == "offset_out_of_range"
+    assert (await answer("mine", call("read_result", call=mine, offset=-1)))["code"] == "offset_out_of_range"
+    assert (await answer("mine", call("read_result")))["code"] == "invalid_tool_args"
+    for other in (mine, "nonsense", "", "a.b.c"):
+        assert (await answer("yours", call("read_result", call=other)))["code"] == "result_unknown"
 
 
 async def test_a_result_too_long_to_be_kept_promises_nothing(desk: Desk) -> None:

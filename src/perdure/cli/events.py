@@ -49,6 +49,8 @@ class Talk:
         if isinstance(event, Delta) and not event.thinking:
             self._shown += event.text
             _write(event.text)
+        if isinstance(event, Progress) and self._tools:
+            note(f"  … {one_line(f'{event.tool}: {event.message}', 100)}")
         if not isinstance(event, Fact):
             return
         line = self._reader.line(event)

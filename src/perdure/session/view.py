@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from perdure.codec import Json, encode
+from perdure.codec import Json, encode, head_of
 from perdure.vocab.messages import Image, Message, Part, Reply, Text, Thinking, ToolCall, ToolResult
 from perdure.vocab.outcomes import (
     CompletedToolCall,
@@ -36,6 +36,8 @@ from perdure.vocab.refs import EffectRef
 
 UNCERTAIN = "interrupted: the call was dispatched and its result is uncertain; do not retry it automatically"
 NOT_EXECUTED = "interrupted: the tool was not executed before recovery; it is safe to retry"
+MAX_MESSAGE_BYTES = 30_720  # two of them fit under the 64 KiB of a result
+_MOST_BYTES = 6  # of one character in JSON
 OUTCOME_UNKNOWN = "outcome unknown: the call was dispatched, it may or may not have taken effect, and it was not re-run"
 
 
@@ -243,12 +245,20 @@ def told(output: ToolOutput) -> tuple[Json, bool]:
         case Success(value=value):
             return value, False
         case Failed(failure=failure):
-            return {"error": failure.message, "code": failure.code}, True
+            return {"error": _short(failure.message), "code": _short(failure.code)}, True
         case InDoubt(reason=reason, message=message):
-            detail = f" ({message})" if message else ""
+            detail = f" ({_short(message)})" if message else ""
             return {"error": f"{OUTCOME_UNKNOWN}{detail}", "code": "outcome_unknown", "reason": reason}, True
         case NotRun(reason=reason):
             return {
-                "error": f"cancelled: the call was not run{f' ({reason})' if reason else ''}",
+                "error": f"cancelled: the call was not run{f' ({_short(reason)})' if reason else ''}",
                 "code": "cancelled",
             }, True
+
+
+def _short(text: str) -> str:
+    """What went wrong may be told at any length; a model is told what fits under the ceiling of a result."""
+    if len(text) * _MOST_BYTES <= MAX_MESSAGE_BYTES:
+        return text
+    head = head_of(text, MAX_MESSAGE_BYTES)
+    return text if len(head) == len(text) else f"{head}…"

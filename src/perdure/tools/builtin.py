@@ -61,6 +61,7 @@ class EchoTool(ToolObject):
     description = "Echo back the provided message. Useful for testing tool execution."
     parameters_schema = _schema(("message",), message=_text("The message to echo back"))
     hints = _SAFE
+    checked = False  # it says what it was told, and takes nothing for an empty message
 
     async def execute(self, arguments: dict[str, Json]) -> ToolExecutionResult:
         """The message, and how many bytes it is long."""
@@ -112,6 +113,7 @@ class GetCurrentTimeTool(ToolObject):
         format=_text("How to write it: `iso8601` (default), `unix` or `human`", enum=["iso8601", "unix", "human"])
     )
     hints = ToolHints(readonly=True)
+    checked = False  # it says in its own words what is wrong
 
     def __init__(self, now: Callable[[], float] = time.time) -> None:
         self._now = now
@@ -142,6 +144,7 @@ class _Arithmetic(ToolObject):
         b={"type": "number", "description": "The second number"},
     )
     hints = _SAFE
+    checked = False  # a missing operand is 0, and the model sees in the result what was computed
 
     async def execute(self, arguments: dict[str, Json]) -> ToolExecutionResult:
         """The result, and what it is the result of."""
@@ -158,7 +161,6 @@ class _Arithmetic(ToolObject):
 
 
 def _number(given: Json) -> float:
-    # A missing operand is 0: the model sees in the result what was computed.
     return float(given) if isinstance(given, int | float) and not isinstance(given, bool) else 0.0
 
 
@@ -232,6 +234,7 @@ class GetWeatherTool(ToolObject):
     description = "Get the current weather of a place. Simulated: the values are made up from the place's name."
     parameters_schema = _schema(("location",), location=_text("The place, e.g. `Kyiv`"))
     hints = _SAFE
+    checked = False  # it says in its own words what is wrong
 
     async def execute(self, arguments: dict[str, Json]) -> ToolExecutionResult:
         """The weather."""
@@ -253,6 +256,7 @@ class GetForecastTool(ToolObject):
         days={"type": "integer", "description": "How many days: 1 to 7, 3 unless said", "minimum": 1, "maximum": 7},
     )
     hints = _SAFE
+    checked = False  # it says in its own words what is wrong
 
     async def execute(self, arguments: dict[str, Json]) -> ToolExecutionResult:
         """One entry per day."""
@@ -290,6 +294,7 @@ class ReportProgressTool(ToolObject):
         details={"type": "array", "items": {"type": "string"}, "description": "More, point by point"},
     )
     hints = ToolHints(idempotent=True)
+    checked = False  # it says in its own words what is wrong
 
     async def execute(self, arguments: dict[str, Json]) -> ToolExecutionResult:
         """Check and repeat the report: it is in the log by that."""
@@ -337,6 +342,7 @@ class WriteTodosTool(ToolObject):
         },
     )
     hints = ToolHints(idempotent=True, concurrency_class="session_todos")
+    checked = False  # it says in its own words what is wrong
 
     async def execute(self, arguments: dict[str, Json]) -> ToolExecutionResult:
         """Check the list, and count."""

@@ -9,13 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import cast
 
-from perdure.codec import Json, encode
+from perdure.codec import Json, encode, head_of
 from perdure.commit.plan import Blob, blob_of
 from perdure.ids import CallId
 
 MAX_SHOWN_BYTES = 65_536
 MAX_KEPT_BYTES = 16_777_216
-MAX_MESSAGE_BYTES = 32_768
 _HEAD_BYTES = 61_440  # leaves room for what stands around it
 _GONE = "the rest is not kept; ask the tool for a narrower part"
 READ_RESULT = "read_result"
@@ -27,20 +26,6 @@ class Shown:
 
     value: Json
     rest: Blob | None = None
-
-
-def head_of(text: str, limit_bytes: int) -> str:
-    """The longest beginning of a text whose JSON is no longer than the limit."""
-    low, high = 0, min(len(text), limit_bytes)
-    if len(encode(text[:high])) <= limit_bytes:
-        return text[:high]
-    while low < high:
-        middle = (low + high + 1) // 2
-        if len(encode(text[:middle])) <= limit_bytes:
-            low = middle
-        else:
-            high = middle - 1
-    return text[:low]
 
 
 def fit(value: Json, call: CallId, *, readable: bool) -> Shown:

@@ -17,7 +17,7 @@ from typing import Protocol, cast
 
 from perdure.codec import Json
 from perdure.tools.catalog import Runnable
-from perdure.tools.ceiling import MAX_KEPT_BYTES, MAX_MESSAGE_BYTES, head_of
+from perdure.tools.ceiling import MAX_KEPT_BYTES
 from perdure.tools.context import ToolContext
 from perdure.tools.errors import OutcomeUnknown, ToolError
 from perdure.tools.execution_result import (
@@ -423,8 +423,7 @@ def _text(said: object) -> str:
     except Exception:
         logger.exception("what a tool raised cannot be shown")
         text = type(said).__name__
-    short = head_of(text[:MAX_MESSAGE_CHARS], MAX_MESSAGE_BYTES)
-    return text if len(short) == len(text) else f"{short}…"
+    return text if len(text) <= MAX_MESSAGE_CHARS else f"{text[:MAX_MESSAGE_CHARS]}…"
 
 
 def _whole(ms: object) -> int | None:

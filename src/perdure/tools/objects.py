@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from functools import lru_cache
 from typing import TypeAlias
 
-from perdure.codec import Json
+from perdure.codec import Json, canonical, decode, to_json
+from perdure.errors import Code, Error
 from perdure.tools.context import ToolContext
 from perdure.tools.decorator import AnyTool, raw_tool
 from perdure.tools.execution_result import ToolExecutionResult
+from perdure.tools.json_schema import problem_of
 from perdure.tools.narration import Phase
 from perdure.tools.schema import RawArguments
 from perdure.vocab.messages import ToolCall
@@ -16,7 +19,7 @@ from perdure.vocab.tools import DeferrablePolicy, EffectClass, RetryPolicy, Tool
 
 
 class ToolObject(ABC):
-    """A tool as an object. Its schema is shown to the model; `execute` checks what it gets.
+    """A tool as an object. Calls that do not fit its schema are answered, not run, unless it says `checked = False`.
 
     `effect` decides what a crash may do to a call; left out, it follows from the hints, and is `once` without any.
     """
@@ -32,6 +35,7 @@ class ToolObject(ABC):
     effect: EffectClass | None = None
     retries: int | RetryPolicy | None = None
     timeout: float | str | None = None
+    checked: bool = True
     requires_context: bool = False
 
     @abstractmethod
@@ -62,6 +66,11 @@ class ToolObject(ABC):
         )
 
 
+@lru_cache(maxsize=512)
+def _schema_problem(schema: bytes) -> str | None:
+    return problem_of(decode(schema))
+
+
 SomeTool: TypeAlias = AnyTool | ToolObject
 
 
@@ -73,6 +82,10 @@ def as_tool(one: SomeTool, *, with_context: bool = True) -> AnyTool:
     """
     if not isinstance(one, ToolObject):
         return one
+    if problem := _schema_problem(canonical(to_json(one.parameters_schema))):
+        raise Error(
+            Code.TOOL_INVALID, f"the parameters_schema of the tool {one.name} is none", because=problem, tool=one.name
+        )
 
     async def run(ctx: ToolContext[object], arguments: dict[str, Json]) -> ToolExecutionResult:
         return await (one.execute_with_context(arguments, ctx) if with_context else one.execute(arguments))
@@ -80,7 +93,7 @@ def as_tool(one: SomeTool, *, with_context: bool = True) -> AnyTool:
     return raw_tool(
         run,
         one.name,
-        RawArguments(one.parameters_schema),
+        RawArguments(one.parameters_schema, one.checked),
         description=one.description,
         display_name=one.display_name,
         category=one.category,

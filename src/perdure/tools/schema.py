@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Annotated, cast
 from perdure import codec
 from perdure.codec import Json
 from perdure.errors import Code, Error
-from perdure.tools.ceiling import MAX_MESSAGE_BYTES, head_of
 from perdure.tools.context import ToolContext
 from perdure.tools.docstring import explain
+from perdure.tools.json_schema import violations
 from perdure.vocab.outcomes import Failure
 
 if TYPE_CHECKING:
@@ -67,20 +67,22 @@ class Arguments:
 
 @dataclass(frozen=True, slots=True)
 class RawArguments:
-    """The arguments of a tool that checks them itself: any JSON object. The schema is for the model."""
+    """The arguments of a tool that takes them as they are: a JSON object, held against the schema if `checked`."""
 
     parameters: Json
+    checked: bool = True
     context: str | None = _CONTEXT_NAME
 
     def bind(self, args: Json) -> dict[str, object] | Failure:
         """The whole of them, under one name."""
         if not isinstance(args, dict):
             return _invalid(f"The arguments are not one JSON object; the tool was not run. Given: {_shown(args)}")
-        return {"arguments": args}
+        problems = violations(self.parameters, args) if self.checked else ""
+        return _invalid(problems) if problems else {"arguments": args}
 
 
 def _invalid(problems: str) -> Failure:
-    return Failure(code="invalid_tool_args", message=head_of(problems, MAX_MESSAGE_BYTES), failure_class="invalid")
+    return Failure(code="invalid_tool_args", message=problems, failure_class="invalid")
 
 
 # --- reading the function ---------------------------------------------------------------------------------------

@@ -6,14 +6,13 @@ import random
 
 import pytest
 
-from perdure.codec import Json, encode
+from perdure.codec import Json, encode, head_of
 from perdure.ids import CallId
 from perdure.tools.ceiling import (
     MAX_KEPT_BYTES,
     MAX_SHOWN_BYTES,
     can_be_continued,
     fit,
-    head_of,
     page,
     unkept,
 )

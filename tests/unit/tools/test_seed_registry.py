@@ -142,6 +142,39 @@ def test_a_class_tool_becomes_a_tool_with_all_it_says() -> None:
     assert promises.retry.max_attempts == 3
 
 
+class Typed(ToolObject):
+    name = "typed"
+    description = "Typed."
+    parameters_schema = AddTool.parameters_schema
+
+    async def execute(self, arguments: dict[str, Json]) -> ToolExecutionResult:
+        return ToolExecutionResult.success(arguments)
+
+
+async def test_arguments_of_a_class_tool_are_held_against_its_schema_unless_it_wants_them_all() -> None:
+    registry = ToolRegistry([Typed()])
+    assert (await run(registry, "typed", a=1, b=2)).result == {"a": 1, "b": 2}
+    refused = (await run(registry, "typed", a="x", c=1)).error or ""
+    assert refused.startswith("The arguments are not valid; the tool was not run.")
+    assert "$.a: 'x' is not of type 'number'" in refused
+    assert "'b' is a required property" in refused
+
+    class Open(Typed):
+        checked = False
+
+    assert (await run(ToolRegistry([Open()]), "typed", a="x", c=1)).result == {"a": "x", "c": 1}
+
+
+@pytest.mark.parametrize("schema", [None, [], {"type": "string"}, {"type": "object", "properties": {"a": {"type": 7}}}])
+def test_a_schema_that_is_none_is_refused_before_anybody_calls(schema: Json) -> None:
+    class Odd(Typed):
+        parameters_schema = schema
+
+    with pytest.raises(Error) as caught:
+        Toolbox([Odd()])
+    assert caught.value.code is Code.TOOL_INVALID
+
+
 @pytest.mark.parametrize("policy", ["requires_approval", "client_side"])
 def test_a_policy_that_nothing_enforces_is_refused(policy: str) -> None:
     class Gated(EchoTool):
