@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from base64 import b32encode
+from base64 import b32encode, b32hexencode
 
 _MAX_NAP_S = 3600.0
 
@@ -28,13 +28,12 @@ class SystemClock:
 
 
 def uuid7(wall_ms: int) -> str:
-    """A UUID of version 7 (RFC 9562): 48 bits of time, then randomness."""
+    """A UUID of version 7 (RFC 9562): 48 bits of time, then randomness. In base32, which sorts like its bits."""
     random = int.from_bytes(os.urandom(10), "big")
     value = (
         (wall_ms & (1 << 48) - 1) << 80 | 0x7 << 76 | (random >> 68 & 0xFFF) << 64 | 0b10 << 62 | random & (1 << 62) - 1
     )
-    text = f"{value:032x}"
-    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+    return b32hexencode(value.to_bytes(16, "big")).decode().rstrip("=").lower()
 
 
 def short_id(prefix: str, wall_ms: int) -> str:

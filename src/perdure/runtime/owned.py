@@ -213,6 +213,12 @@ class OwnedStream:
         if self.error:
             raise self.error
 
+    def confirm(self) -> asyncio.Future[None]:
+        """A future that ends once everything submitted so far is durable, or refused (then `error` says why)."""
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append((self._n + 1 if self._dirty else self._n, waiter))
+        return waiter
+
     def lease_live(self) -> bool:
         """Whether our lease has certainly not lapsed. Never waits."""
         return self.store.lease_live(self.worker)

@@ -5,8 +5,10 @@ Whatever a refused append leaves behind is settled by the log: the resident is d
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import cast
 
 from perdure.codec import decode, encode
@@ -55,6 +57,23 @@ SNAPSHOT_ROWS = 64
 """A snapshot is worth its bytes when a cold claim would otherwise fold this many rows."""
 
 
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """An input handed to a session in memory, and what became of it: durable, not taken, or the store's refusal."""
+
+    item: Input
+    future: asyncio.Future[bool]
+
+    def answer(self, accepted: bool | Error) -> None:
+        """Tell the sender. Whoever lost the stream has written nothing; of other refusals only the log knows more."""
+        if self.future.done():
+            return
+        if isinstance(accepted, Error) and accepted.code is not Code.LEASE_LOST:
+            self.future.set_exception(accepted)
+        else:
+            self.future.set_result(accepted is True)
+
+
 class Resident:
     """One owned session. `serve` runs its turns until nothing waits."""
 
@@ -75,6 +94,7 @@ class Resident:
         self._emitter = LiveEmitter(Audience(self._watched, self._tell, self._missed))
         self._offsets: dict[EffectId, int] = {}
         self._taken: set[int] = set()
+        self.offered: Offer | None = None
 
     # --- what the stream tells us
 
@@ -113,10 +133,13 @@ class Resident:
         Raises:
             Error: why the stream had to be given up.
         """
-        if not self._loaded:
-            await self._load()
-        while await self._serve_one():
-            pass
+        try:
+            if not self._loaded:
+                await self._load()
+            while await self._serve_one():
+                pass
+        finally:
+            self._decline()
 
     async def _load(self) -> None:
         loaded = await self._shared.store.load(self.stream, code=CODE)
@@ -145,12 +168,39 @@ class Resident:
             await self._resume(agent)
             return True
         item = next(((row, row.item) for row in waiting if isinstance(row.item, Input)), None)
-        if item is None or self.stopping:
+        if item is not None:
+            self._decline()  # somebody was first
+        if self.stopping or (item is None and self.offered is None):
             await self._owned.durable()
             self._taken.clear()
             return False
-        await self._drive(agent, self._open(agent, item[0], item[1]))
+        await self._drive(agent, self._open(agent, item[1], item[0].id) if item else self._accept(agent))
         return True
+
+    # --- an input that needs no inbox
+
+    def offer(self, item: Input) -> Offer | None:
+        """Take an input straight into the log, if the session is idle: one append admits it and opens its turn.
+
+        Only for inputs that nobody can send again: the names of others are looked up where they are admitted.
+        """
+        if not self._loaded or self.stopping or self.offered or self.driver or not self._owned.settled:
+            return None
+        self.offered = Offer(item, asyncio.get_running_loop().create_future())
+        return self.offered
+
+    def _accept(self, agent: Agent) -> tuple[Turn, TurnOpened, list[Record]]:
+        assert self.offered is not None
+        offer, self.offered = self.offered, None
+        start = self._open(agent, offer.item)
+        self._owned.confirm().add_done_callback(lambda _: offer.answer(self._owned.error or True))
+        return start
+
+    def _decline(self) -> None:
+        """Nothing was written of it: let the sender put it into the inbox."""
+        if self.offered:
+            offer, self.offered = self.offered, None
+            offer.answer(False)
 
     def _agent(self) -> Agent:
         agent = self._shared.agents.get(self.state.agent)
@@ -182,7 +232,7 @@ class Resident:
 
     # --- opening and resuming
 
-    def _open(self, agent: Agent, row: InboxRow, item: Input) -> tuple[Turn, TurnOpened, list[Record]]:
+    def _open(self, agent: Agent, item: Input, *consume: int) -> tuple[Turn, TurnOpened, list[Record]]:
         composition = agent.composition(without=self.state.without_tools)
         blob = composition_blob(composition)
         self._shared.compositions.put(blob.hash, composition)
@@ -205,7 +255,7 @@ class Resident:
             self._owned.snapshot(Snapshot(self.state.seq, CODE, encode(self.state)))
             self._snapshot_seq = self.state.seq
         before = [*self._transcript.open, *self._owned.undurable()]
-        self._owned.submit(said, record, consume=(row.id,))
+        self._owned.submit(said, record, consume=consume)
         return opened(record, composition), record, [*before, said, record]
 
     async def _resume(self, agent: Agent) -> None:
@@ -241,10 +291,11 @@ class Resident:
         self.driver = driver
         try:
             ended = await driver.run()
+            self._shared.results.tell(TurnResult.of(ended, last_reply(driver.records)))
         finally:
             self._offsets.clear()
+            self._shared.results.leave(turn.id)
         self.driver = None
-        self._shared.results.tell(TurnResult.of(ended, last_reply(driver.records)))
 
     def _around(self, agent: Agent, turn: Turn) -> Surroundings:
         shared = self._shared

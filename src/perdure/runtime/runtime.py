@@ -11,7 +11,8 @@ from typing import Self, TypeVar
 
 from perdure.clock import Clock
 from perdure.errors import Code, Error
-from perdure.ids import VERSION, SessionId, StreamId, Tenant, WorkerId, check_id, session_stream
+from perdure.ids import VERSION, SessionId, StreamId, Tenant, TurnId, WorkerId, check_id, session_stream
+from perdure.inbox.items import Input
 from perdure.observe.hub import Hub
 from perdure.runtime.agent import Agent
 from perdure.runtime.clock import SystemClock, short_id
@@ -264,6 +265,19 @@ class Runtime:
     def has_in_hand(self, stream: StreamId) -> bool:
         """Whether this runtime's worker holds the session in memory."""
         return self.worker is not None and stream in self.worker.serving.residents
+
+    async def hand(self, stream: StreamId, item: Input) -> bool:
+        """Hand an input to a session that is idle in memory. False: it must go into the inbox."""
+        if self.worker is None:
+            return False
+        while before := self.worker.serving.offered(stream):
+            await asyncio.wait({before.future})  # who came first is first
+        offer = self.worker.serving.offer(stream, item)
+        return offer is not None and await offer.future
+
+    def drives(self, stream: StreamId, turn: TurnId) -> bool:
+        """Whether this runtime's worker is running the turn, now."""
+        return self.worker is not None and self.worker.serving.drives(stream, turn)
 
     def nudge(self, stream: StreamId, claim: Claim | None = None) -> None:
         """A stream has new work."""

@@ -9,9 +9,10 @@ import asyncio
 import logging
 
 from perdure.errors import Code, Error
-from perdure.ids import StreamId
+from perdure.ids import StreamId, TurnId
+from perdure.inbox.items import Input
 from perdure.runtime.orphans import Orphans
-from perdure.runtime.resident import Resident
+from perdure.runtime.resident import Offer, Resident
 from perdure.runtime.shared import Shared
 from perdure.store.protocol import Claim
 
@@ -56,6 +57,26 @@ class Serving:
             return  # the next scan finds it again
         task = self._tasks[stream] = asyncio.create_task(self._serve(stream), name=f"perdure:serve:{stream}")
         task.add_done_callback(lambda _: self._served(stream))  # also when it is cancelled before it begins
+
+    def offer(self, stream: StreamId, item: Input) -> Offer | None:
+        """Hand an input to a session that is idle in memory; None if it must wait its turn in the inbox."""
+        resident, task = self.residents.get(stream), self._tasks.get(stream)
+        if resident is None or self.closed or not (self.free if task is None else task.done()):
+            return None
+        offer = resident.offer(item)
+        if offer is not None:
+            self.poke(stream)
+        return offer
+
+    def offered(self, stream: StreamId) -> Offer | None:
+        """The input that was handed to a session and is not yet taken."""
+        resident = self.residents.get(stream)
+        return resident.offered if resident else None
+
+    def drives(self, stream: StreamId, turn: TurnId) -> bool:
+        """Whether this turn is running here, now."""
+        resident = self.residents.get(stream) if stream in self._tasks else None
+        return resident is not None and resident.driver is not None and resident.driver.turn.id == turn
 
     async def look(self, stream: StreamId | None = None) -> None:
         """Others wrote into a stream, or into any: running turns should know."""

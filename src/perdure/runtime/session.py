@@ -20,7 +20,7 @@ from perdure.observe.text import TextFlow
 from perdure.observe.why import Why, explain
 from perdure.runtime.clock import short_id, uuid7
 from perdure.runtime.resident import last_reply
-from perdure.runtime.shared import TurnResult
+from perdure.runtime.shared import TurnResult, Waiter
 from perdure.runtime.transcript import Transcript
 from perdure.session.fold import CODE, fold_all
 from perdure.store.protocol import Claim
@@ -158,6 +158,8 @@ class Session:
             key=key or "",
             plugin_input=_plugin_input(plugin_input),
         )
+        if key is None and await rt.hand(self.stream, item):
+            return Sent(self, item.turn, item.input)
         source = f"key:{key}" if key else f"in:{unique}"
         new = delivery(self.stream, source, item, at=now, agent=self._agent)
         serves = rt.takes_work and self._agent in rt.agents
@@ -203,18 +205,25 @@ class Session:
             Error: `turn_unknown`, `session_unknown`, or `runtime_closed` when the runtime closes first.
         """
         rt = self.runtime
-        here = rt.results.wait_for(turn)
-        try:
-            with rt.hub.subscribe(self.stream, live=False) as news:
-                while not here.done():
-                    if (found := await self._ended(turn)) is not None:
-                        return found
-                    if await self._known(turn) is None:
-                        raise Error(Code.TURN_UNKNOWN, f"session {self.id!r} has no turn {turn!r}", turn=turn)
-                    await _either(here, news)
-                return here.result()
-        finally:
-            rt.results.forget(turn)
+        while True:
+            here = rt.results.wait_for(turn)
+            try:
+                ended = await here if rt.drives(self.stream, turn) else await self._look_for_end(turn, here)
+            finally:
+                rt.results.forget(turn, here)
+            if ended is not None:
+                return ended
+
+    async def _look_for_end(self, turn: TurnId, here: Waiter) -> TurnResult | None:
+        """The end of a turn that runs elsewhere, or nowhere yet. None: it was here for a while, look again."""
+        with self.runtime.hub.subscribe(self.stream, live=False) as news:
+            while not here.done():
+                if (found := await self._ended(turn)) is not None:
+                    return found
+                if await self._known(turn) is None:
+                    raise Error(Code.TURN_UNKNOWN, f"session {self.id!r} has no turn {turn!r}", turn=turn)
+                await _either(here, news)
+        return here.result()
 
     async def _ended(self, turn: TurnId) -> TurnResult | None:
         store = self.runtime.store
@@ -337,7 +346,7 @@ def _plugin_input(given: Mapping[str, Json] | None) -> dict[str, Json] | None:
     return plain
 
 
-async def _either(here: asyncio.Future[TurnResult], news: Subscription) -> None:
+async def _either(here: Waiter, news: Subscription) -> None:
     """Until the turn has ended in this process, or something has happened to look at."""
     waiting = asyncio.ensure_future(news.wait())
     try:

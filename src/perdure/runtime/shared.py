@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from perdure.clock import Clock
 from perdure.codec import decode
@@ -41,25 +41,39 @@ class TurnResult:
         return TurnResult(ended.turn, ended.status, text, ended.reason, ended.message, ended.usage)
 
 
+Waiter: TypeAlias = "asyncio.Future[TurnResult | None]"
+
+
 class Results:
     """Those who wait in this process for a turn to end."""
 
     def __init__(self) -> None:
-        self._waiting: dict[TurnId, asyncio.Future[TurnResult]] = {}
+        self._waiting: dict[TurnId, list[Waiter]] = {}
 
-    def wait_for(self, turn: TurnId) -> asyncio.Future[TurnResult]:
-        """A future that ends with the turn, if it ends in this process."""
-        return self._waiting.setdefault(turn, asyncio.get_running_loop().create_future())
+    def wait_for(self, turn: TurnId) -> Waiter:
+        """A future that ends with the turn if it ends in this process, or with None when it stops running here."""
+        waiter: Waiter = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(turn, []).append(waiter)
+        return waiter
 
     def tell(self, result: TurnResult) -> None:
         """A turn has ended, durably."""
-        future = self._waiting.pop(result.turn, None)
-        if future and not future.done():
-            future.set_result(result)
+        self._answer(result.turn, result)
 
-    def forget(self, turn: TurnId) -> None:
-        """Nobody waits any more."""
-        self._waiting.pop(turn, None)
+    def leave(self, turn: TurnId) -> None:
+        """A turn does not run here any more; whoever still waits must look elsewhere."""
+        self._answer(turn, None)
+
+    def _answer(self, turn: TurnId, result: TurnResult | None) -> None:
+        for waiter in self._waiting.pop(turn, ()):
+            if not waiter.done():
+                waiter.set_result(result)
+
+    def forget(self, turn: TurnId, waiter: Waiter) -> None:
+        """This one does not wait any more."""
+        others = [other for other in self._waiting.pop(turn, ()) if other is not waiter]
+        if others:
+            self._waiting[turn] = others
 
 
 class Compositions:

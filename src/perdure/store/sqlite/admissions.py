@@ -33,7 +33,7 @@ from perdure.inbox.admit import (
 from perdure.inbox.items import Wake
 from perdure.store.protocol import Accepted, AlreadyResolved, Annotated, Resolved, Unknown
 from perdure.store.sqlite.claims import claim_idle
-from perdure.store.sqlite.log import find_row, log_rows, place, whole, write_log
+from perdure.store.sqlite.log import find_row, log_rows, write_log
 from perdure.store.sqlite.tx import Statements, Tx
 from perdure.vocab.promises import PromiseState, Resolution
 from perdure.vocab.records import FORMAT, SessionOpened
@@ -151,7 +151,7 @@ def redact(tx: Tx, redaction: Redaction) -> Annotated:
     (last_inbox,) = tx.one("inbox_last", (stream,))
     if redaction.drops and (last_seq != redaction.known_seq or last_inbox > redaction.known_inbox):
         raise stream_moved(name)
-    if redaction.seq > last_seq or tx.run("log_rewrite", (redaction.data, place(stream, redaction.seq))).rowcount != 1:
+    if redaction.seq > last_seq or tx.run("log_rewrite", (redaction.data, stream, redaction.seq)).rowcount != 1:
         raise record_unknown(name, redaction.seq)
     tx.run("snapshot_drop", (name,))
     _unrefer(tx, stream, redaction.drops)
@@ -176,7 +176,6 @@ def delete(tx: Tx, name: StreamId) -> bool:
     blobs = tx.all("blob_owned", (stream,))
     promises = tx.all("promise_owned", (stream,))
     tx.run("grave_dig", (name, fence))
-    tx.run("log_delete", whole(stream))
     tx.run("stream_delete", (stream,))
     for blob in blobs:
         tx.run("blob_collect", blob)

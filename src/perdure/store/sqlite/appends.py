@@ -21,7 +21,7 @@ from perdure.ids import PromiseId, Seq
 from perdure.inbox.admit import Conflict, key_conflict
 from perdure.store.sqlite.admissions import deliver, refer
 from perdure.store.sqlite.claims import extend
-from perdure.store.sqlite.log import log_rows, place, whole, write_log
+from perdure.store.sqlite.log import log_rows, write_log
 from perdure.store.sqlite.tx import Statements, Tx
 from perdure.vocab.promises import Resolution
 from perdure.vocab.records import Row
@@ -85,8 +85,8 @@ def _move(tx: Tx, plan: Plan, stream: int, state: StreamState, last: Seq, *, par
 
 
 def _receipt_again(tx: Tx, plan: Plan, stream: int, state: StreamState) -> Receipt:
-    rows = log_rows(plan.stream, tx.all("log_of_append", (*whole(stream), plan.fence, plan.n)))
-    (before,) = tx.one("log_before_append", (*whole(stream), plan.fence, plan.n))
+    rows = log_rows(plan.stream, tx.all("log_of_append", (stream, plan.fence, plan.n)))
+    (before,) = tx.one("log_before_append", (stream, plan.fence, plan.n))
     first, last = recall(plan, state, rows, before)
     missed = _missed(tx, plan, stream, first)
     return Receipt(plan.stream, plan.fence, plan.n, first, last, missed, _answers(tx, plan.waits), replayed=True)
@@ -95,8 +95,7 @@ def _receipt_again(tx: Tx, plan: Plan, stream: int, state: StreamState) -> Recei
 def _missed(tx: Tx, plan: Plan, stream: int, first: Seq) -> tuple[Row, ...]:
     if plan.known_seq + 1 >= first:
         return ()
-    bounds = place(stream, plan.known_seq), place(stream, first)
-    return log_rows(plan.stream, tx.all("log_admitted_between", bounds))
+    return log_rows(plan.stream, tx.all("log_admitted_between", (stream, plan.known_seq, first)))
 
 
 def _answers(tx: Statements, waits: Iterable[PromiseId]) -> Answers:

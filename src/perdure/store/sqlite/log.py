@@ -14,18 +14,6 @@ from perdure.vocab.records import Row
 Target = tuple[StreamId, int]
 """A stream by its name and by its number in this file."""
 
-LAST_SEQ = 0xFFFFFFFF
-
-
-def place(stream: int, seq: int) -> int:
-    """The row number of a record: the stream's number, then its seq."""
-    return stream << 32 | seq
-
-
-def whole(stream: int) -> tuple[int, int]:
-    """The row numbers between which a stream's log lies, both included."""
-    return place(stream, 0), place(stream, LAST_SEQ)
-
 
 def write_log(tx: Tx, target: Target, first: Seq, entries: Sequence[Entry], *, by: tuple[int, int] | None) -> None:
     """Insert records with dense seqs from `first`; `by` is the append they belong to, None for admitted ones.
@@ -35,8 +23,7 @@ def write_log(tx: Tx, target: Target, first: Seq, entries: Sequence[Entry], *, b
     """
     name, stream = target
     fence, n = by or (None, None)
-    start = place(stream, first)
-    rows = [(start + i, e.at, e.kind, e.version, e.key, fence, n, e.data) for i, e in enumerate(entries)]
+    rows = [(stream, seq, e.at, e.kind, e.version, e.key, fence, n, e.data) for seq, e in enumerate(entries, first)]
     try:
         if len(rows) == 1:
             tx.run("log_insert", rows[0])

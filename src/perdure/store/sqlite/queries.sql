@@ -4,7 +4,7 @@
 SELECT id, owner, fence, n, last_seq, format FROM streams WHERE stream = ?
 
 -- name: log_insert
-INSERT INTO log (id, at, kind, version, key, fence, n, data) VALUES (?, ?, ?, ?, ?, ?, ?, ?)
+INSERT INTO log (stream, seq, at, kind, version, key, fence, n, data) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
 
 -- name: stream_advance
 UPDATE streams SET last_seq = ?, n = ?, owner = ?, active = ?, parked = ?, format = ?, updated_at = ? WHERE id = ?
@@ -14,32 +14,26 @@ DELETE FROM inbox WHERE id = ? AND stream = ?
 
 -- name: log_admitted_between
 SELECT seq, at, kind, data, key, version FROM log
-WHERE id > ? AND id < ? AND fence IS NULL ORDER BY id
+WHERE stream = ? AND seq > ? AND seq < ? AND fence IS NULL ORDER BY seq
 
 -- name: log_of_append
 SELECT seq, at, kind, data, key, version FROM log
-WHERE id BETWEEN ? AND ? AND fence = ? AND n = ? ORDER BY id
+WHERE stream = ? AND fence = ? AND n = ? ORDER BY seq
 
 -- name: log_before_append
-SELECT coalesce(max(seq), 0) FROM log WHERE id BETWEEN ? AND ? AND fence = ? AND n < ?
+SELECT coalesce(max(seq), 0) FROM log WHERE stream = ? AND fence = ? AND n < ?
 
 -- name: log_find
 SELECT l.seq, l.at, l.kind, l.data, l.key, l.version
 FROM streams AS s JOIN log AS l ON l.stream = s.id AND l.key = ? WHERE s.stream = ?
 
 -- name: log_rewrite
-UPDATE log SET data = ? WHERE id = ?
+UPDATE log SET data = ? WHERE stream = ? AND seq = ?
 
 -- name: log_read
 SELECT l.seq, l.at, l.kind, l.data, l.key, l.version
-FROM streams AS s JOIN log AS l ON l.id > (s.id << 32) + ? AND l.id <= (s.id << 32) + ?
-WHERE s.stream = ? ORDER BY l.id LIMIT ?
-
--- name: log_delete
-DELETE FROM log WHERE id BETWEEN ? AND ?
-
--- name: log_orphans
-SELECT count(*) FROM log WHERE stream NOT IN (SELECT id FROM streams)
+FROM streams AS s JOIN log AS l ON l.stream = s.id
+WHERE s.stream = ? AND l.seq > ? AND l.seq <= ? ORDER BY l.seq LIMIT ?
 
 -- name: timer_set
 INSERT INTO timers (stream, name, due_at) VALUES (?, ?, ?) ON CONFLICT DO NOTHING

@@ -19,21 +19,21 @@ CREATE TABLE streams (
 );
 CREATE INDEX streams_active ON streams (active) WHERE active = 1;
 
--- The row number is stream and seq in one (32 bits each): a stream lies together, in order, with no index to keep, and
--- long records stay on their page. fence and n name the append that wrote a row; they are null for what was admitted by
--- somebody else.
+-- In the order of writing: the appends of many streams share pages, so a group commit writes few of them, and long records
+-- stay on their page. fence and n name the append that wrote a row; they are null for what was admitted by somebody else.
 CREATE TABLE log (
     id INTEGER PRIMARY KEY,
+    stream INTEGER NOT NULL REFERENCES streams (id) ON DELETE CASCADE,
+    seq INTEGER NOT NULL,
     at INTEGER NOT NULL,
     kind TEXT NOT NULL,
     version INTEGER NOT NULL,
     key TEXT,
     fence INTEGER,
     n INTEGER,
-    data BLOB NOT NULL,
-    stream INTEGER GENERATED ALWAYS AS (id >> 32) VIRTUAL,
-    seq INTEGER GENERATED ALWAYS AS (id & 4294967295) VIRTUAL
+    data BLOB NOT NULL
 );
+CREATE UNIQUE INDEX log_place ON log (stream, seq);
 CREATE UNIQUE INDEX log_key ON log (stream, key) WHERE key IS NOT NULL;
 
 CREATE TABLE admissions (
