@@ -3,13 +3,15 @@
     class TestMyStore(StoreLaws):
         @pytest.fixture
         async def bench(self, tmp_path: Path) -> AsyncIterator[Bench]:
-            ...
+            async with StoreBench(lambda clock: MyStore(tmp_path / "my.db", clock), MyStore.abandon) as bench:
+                yield bench
 
-A `Bench` is a store, a second way to open the same data, a manual clock and a way to kill a worker.
+A `Bench` is a store, a second way to open the same data, a manual clock and a way to kill a worker; leases last
+10 s on that clock. The tests are async: run them with pytest-asyncio in its auto mode, or mark the class for anyio.
 """
 
 from perdure.testing.laws.append import AppendLaws
-from perdure.testing.laws.bench import Bench
+from perdure.testing.laws.bench import Bench, StoreBench
 from perdure.testing.laws.blobs import BlobLaws
 from perdure.testing.laws.changes import ChangeLaws
 from perdure.testing.laws.claims import ClaimLaws
@@ -38,4 +40,4 @@ class StoreLaws(
     """Subclass, provide `bench`, inherit every law."""
 
 
-__all__ = ["Bench", "StoreLaws"]
+__all__ = ["Bench", "StoreBench", "StoreLaws"]

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import Protocol, TypedDict, Unpack
+from typing import Protocol, Self, TypedDict, Unpack
 
 from perdure.commit.plan import Blob, ClearTimer, Entry, Plan, SetTimer, Snapshot
 from perdure.errors import Code, Error
@@ -43,6 +43,41 @@ class Bench(Protocol):
     def kill(self, worker: WorkerId) -> None:
         """End a worker's process without a word, so that everybody can be certain."""
         ...
+
+
+class StoreBench:
+    """A bench made of two functions, for as long as it is entered.
+
+    `open_store` makes a handle on the same data every time it is called; a store that lives in memory is its own only
+    handle. `kill` makes a worker of such a handle look, to everybody, as if its process had ended without a word.
+    """
+
+    def __init__(self, open_store: Callable[[ManualClock], Store], kill: Callable[[Store, WorkerId], object]) -> None:
+        self.clock = ManualClock()
+        self._open_store = open_store
+        self._kill = kill
+        self.store = open_store(self.clock)
+        self._opened = [self.store]
+
+    async def reopen(self) -> Store:
+        """Another handle on the same data, open."""
+        other = self._open_store(self.clock)
+        await other.open()
+        self._opened.append(other)
+        return other
+
+    def kill(self, worker: WorkerId) -> None:
+        """End a worker's process without a word."""
+        for store in self._opened:
+            self._kill(store, worker)
+
+    async def __aenter__(self) -> Self:
+        await self.store.open()
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        for store in self._opened:
+            await store.close()
 
 
 def stream_of(name: str) -> StreamId:
