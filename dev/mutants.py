@@ -73,6 +73,27 @@ MUTANTS = [
         ),
     ),
     Mutant(
+        "the payload is not sealed: a hook is asked again for every attempt",
+        "runtime/preparing.py",
+        "if started and isinstance(started.command, CallTool):",
+        "if False:",
+        "tests/scenarios/test_providers.py::test_a_call_that_runs_again_elsewhere_gets_the_payload_that_was_sealed_first",
+    ),
+    Mutant(
+        "any session reads any attachment",
+        "runtime/clients.py",
+        "self._shared.store.blob(ref.hash, stream=self._stream)",
+        "self._shared.store.blob(ref.hash)",
+        "tests/scenarios/test_clients.py::test_bytes_are_kept_with_the_outcome_and_only_their_session_reads_them",
+    ),
+    Mutant(
+        "a once tool runs as the child of a body that records nothing",
+        "runtime/children.py",
+        'bound.durability.effect != "pure"',
+        "False",
+        "tests/scenarios/test_clients.py::test_children_answer_in_source_order_and_what_cannot_run_is_answered_too",
+    ),
+    Mutant(
         "no intent before a once call",
         "effects/controller.py",
         'return self.record_start or self.effect in ("once", "resumable")',

@@ -15,28 +15,36 @@ if TYPE_CHECKING:
     from perdure.runtime.runtime import Runtime, Tuning, run
     from perdure.runtime.session import Sent, Session
     from perdure.runtime.shared import TurnResult
+    from perdure.tools.clients.completions import DirectRequest
+    from perdure.tools.clients.dispatch import ChildCall
     from perdure.tools.context import CancelToken, ToolContext
     from perdure.tools.decorator import Tool, tool
     from perdure.tools.errors import OutcomeUnknown, ToolError
     from perdure.tools.execution_result import ToolExecutionResult, ToolResultImage
     from perdure.tools.objects import ToolObject
+    from perdure.tools.prepare import ToolPrepareContext
+    from perdure.tools.provider import ToolProvider
     from perdure.tools.registry import ToolRegistry
     from perdure.tools.verdicts import DidNotHappen, Happened, Unknown
-    from perdure.vocab.tools import RetryPolicy, ToolHints
+    from perdure.vocab.effects import PreparedToolCall
+    from perdure.vocab.tools import RetryPolicy, ToolHints, ToolManifest
     from perdure.vocab.usage import Usage
 
 _WHERE = {
     "Agent": "perdure.runtime.agent",
     "CancelToken": "perdure.tools.context",
+    "ChildCall": "perdure.tools.clients.dispatch",
     "Cursor": "perdure.observe.events",
     "Delta": "perdure.observe.events",
     "DidNotHappen": "perdure.tools.verdicts",
+    "DirectRequest": "perdure.tools.clients.completions",
     "Event": "perdure.observe.events",
     "Fact": "perdure.observe.events",
     "Gap": "perdure.observe.events",
     "Happened": "perdure.tools.verdicts",
     "OutcomeUnknown": "perdure.tools.errors",
     "OutputDelta": "perdure.observe.events",
+    "PreparedToolCall": "perdure.vocab.effects",
     "Progress": "perdure.observe.events",
     "RetryPolicy": "perdure.vocab.tools",
     "Runtime": "perdure.runtime.runtime",
@@ -47,7 +55,10 @@ _WHERE = {
     "ToolError": "perdure.tools.errors",
     "ToolExecutionResult": "perdure.tools.execution_result",
     "ToolHints": "perdure.vocab.tools",
+    "ToolManifest": "perdure.vocab.tools",
     "ToolObject": "perdure.tools.objects",
+    "ToolPrepareContext": "perdure.tools.prepare",
+    "ToolProvider": "perdure.tools.provider",
     "ToolRegistry": "perdure.tools.registry",
     "ToolResultImage": "perdure.tools.execution_result",
     "Tuning": "perdure.runtime.runtime",
@@ -62,10 +73,12 @@ _WHERE = {
 __all__ = [
     "Agent",
     "CancelToken",
+    "ChildCall",
     "Code",
     "Cursor",
     "Delta",
     "DidNotHappen",
+    "DirectRequest",
     "Error",
     "Event",
     "Fact",
@@ -73,6 +86,7 @@ __all__ = [
     "Happened",
     "OutcomeUnknown",
     "OutputDelta",
+    "PreparedToolCall",
     "Progress",
     "RetryPolicy",
     "Runtime",
@@ -83,7 +97,10 @@ __all__ = [
     "ToolError",
     "ToolExecutionResult",
     "ToolHints",
+    "ToolManifest",
     "ToolObject",
+    "ToolPrepareContext",
+    "ToolProvider",
     "ToolRegistry",
     "ToolResultImage",
     "Tuning",

@@ -9,10 +9,13 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 
+import msgspec
+
 from perdure import Agent, DidNotHappen, Fact, Happened, Runtime, Session, ToolContext, ToolError, Tuning, Unknown, tool
+from perdure.codec import Json
 from perdure.models.protocol import Model, ModelEvent, ModelRequest, TextDelta
 from perdure.models.scripted import ScriptedModel, call, calls, cut, say
 from perdure.runtime.clock import SystemClock
@@ -20,8 +23,12 @@ from perdure.store.protocol import Store
 from perdure.store.sqlite.store import SqliteStore
 from perdure.testing.crash import Boundary, die, tripwire, tripwire_from_environment
 from perdure.tools.decorator import AnyTool
+from perdure.tools.prepare import ToolPrepareContext
+from perdure.tools.provider import ToolProvider
+from perdure.tools.toolbox import ToolSource
+from perdure.vocab.effects import PreparedToolCall
 from perdure.vocab.records import TurnEnded
-from perdure.vocab.tools import RetryPolicy
+from perdure.vocab.tools import Durability, RetryPolicy, ToolContract, ToolManifest
 
 DIE_IN = "PERDURE_DIE_IN"
 STOP_AT = "PERDURE_STOP_AT"
@@ -271,7 +278,39 @@ def deploy(ledger: Ledger) -> tuple[Model, list[AnyTool]]:
     return ScriptedModel(call("put", where="shelf"), say("all done")), [put, unused]
 
 
-SCENARIOS: dict[str, Callable[[Ledger], tuple[Model, list[AnyTool]]]] = {
+class Shop(ToolProvider):
+    """Its hook is asked for a ticket, and no two answers of it are the same."""
+
+    MANIFESTS = (
+        ToolManifest(name="put", durability=Durability(effect="idempotent")),
+        ToolManifest(name="charge", durability=Durability(serial=True)),
+    )
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+
+    def tool_manifests(self) -> tuple[ToolManifest, ...]:
+        return self.MANIFESTS
+
+    def resolve_contract(self, name: str) -> ToolContract | None:
+        manifest = self.resolve_manifest(name)
+        return manifest.contract({"type": "object"}) if manifest else None
+
+    async def prepare_tool_call(self, ctx: ToolPrepareContext, call: PreparedToolCall) -> PreparedToolCall:
+        await asyncio.sleep(0)
+        return msgspec.structs.replace(call, prepared_payload=os.urandom(8).hex())
+
+    async def execute(self, name: str, args: Json, ctx: ToolContext[object]) -> object:
+        self._ledger.write(name, f"{ctx.idempotency_key}#{ctx.prepared_payload}")
+        return f"{name} done"
+
+
+def provided(ledger: Ledger) -> tuple[Model, list[ToolSource]]:
+    """Two tools of a provider with an async hook: one that may run again, and after it one that may not."""
+    return ScriptedModel(calls(call("put"), call("charge")), say("all done")), [Shop(ledger)]
+
+
+SCENARIOS: dict[str, Callable[[Ledger], tuple[Model, Sequence[ToolSource]]]] = {
     scenario.__name__: scenario
     for scenario in (
         one_once,
@@ -287,6 +326,7 @@ SCENARIOS: dict[str, Callable[[Ledger], tuple[Model, list[AnyTool]]]] = {
         zombie_probed,
         zombie_late,
         deploy,
+        provided,
     )
 }
 
