@@ -66,6 +66,8 @@ class Code(StrEnum):
     BLOB_UNKNOWN = "blob_unknown"
     FORMAT_NEWER = "format_newer"
     CODEC_FAILED = "codec_failed"
+    STORE_ACCESS_DENIED = "store_access_denied"
+    STORE_CONNECTIONS_EXHAUSTED = "store_connections_exhausted"
 
     # the effect seam
     REPLAY_MISMATCH = "replay_mismatch"
@@ -144,6 +146,8 @@ TRAITS: Mapping[Code, Trait] = {
     Code.BLOB_UNKNOWN: _MISSING,
     Code.FORMAT_NEWER: Trait(503),
     Code.CODEC_FAILED: Trait(503),
+    Code.STORE_ACCESS_DENIED: Trait(503),
+    Code.STORE_CONNECTIONS_EXHAUSTED: _AWAY,
     Code.REPLAY_MISMATCH: _CONFLICT,
     Code.RUNTIME_EFFECT_INVOCATION_SUBJECT: _BROKEN,
     Code.RUNTIME_EFFECT_INVOCATION_KIND: _BROKEN,

@@ -53,6 +53,8 @@ CODES = [
     "blob_unknown",
     "format_newer",
     "codec_failed",
+    "store_access_denied",
+    "store_connections_exhausted",
     "replay_mismatch",
     "runtime_effect_invocation_subject",
     "runtime_effect_invocation_kind",

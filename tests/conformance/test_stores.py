@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import itertools
+import os
 from collections.abc import AsyncIterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
 from perdure.ids import WorkerId
 from perdure.store.memory import MemoryStore
+from perdure.store.postgres import PostgresStore
 from perdure.store.sqlite import SqliteStore
 from perdure.testing.clock import ManualClock
 from perdure.testing.laws import Bench, StoreLaws
+from tests.postgres import Server, ServerClock
+
+_schemas = itertools.count(1)
 
 
 class MemoryBench:
@@ -48,6 +55,41 @@ class SqliteBench:
             await store.close()
 
 
+class PairedClock(ManualClock):
+    """A manual clock that takes the server's along. Setting this machine's wall clock does not move the server's."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.server = ServerClock(path, self.monotonic_ms())
+
+    def advance(self, ms: int) -> None:
+        super().advance(ms)
+        self.server.set(self.monotonic_ms())
+
+
+class PostgresBench:
+    def __init__(self, server: Server, folder: Path) -> None:
+        self.clock = PairedClock(folder / "clock")
+        self.schema = f"law_{next(_schemas)}"
+        self.url = server.url(schema=self.schema, **self.clock.server.settings)
+        self.store = PostgresStore(self.url, self.clock)
+        self.opened = [self.store]
+
+    async def reopen(self) -> PostgresStore:
+        other = PostgresStore(self.url, self.clock)
+        await other.open()
+        self.opened.append(other)
+        return other
+
+    def kill(self, worker: WorkerId) -> None:
+        for store in self.opened:
+            store.abandon(worker)
+
+    async def close(self) -> None:
+        for store in self.opened:
+            await store.close()
+
+
 class TestMemory(StoreLaws):
     @pytest.fixture
     async def bench(self) -> Bench:
@@ -61,3 +103,15 @@ class TestSqlite(StoreLaws):
         await bench.store.open()
         yield bench
         await bench.close()
+
+
+class TestPostgres(StoreLaws):
+    @pytest.fixture
+    async def bench(self, postgres: Server) -> AsyncIterator[Bench]:
+        with TemporaryDirectory(dir=postgres.folder) as folder:  # where the server can read the clock
+            os.chmod(folder, 0o755)
+            bench = PostgresBench(postgres, Path(folder))
+            await bench.store.open()
+            yield bench
+            await bench.close()
+        await postgres.execute(f"DROP SCHEMA {bench.schema} CASCADE")

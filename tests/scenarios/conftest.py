@@ -12,6 +12,7 @@ from perdure import Agent, Runtime
 from perdure.models.protocol import Model
 from perdure.runtime.clock import SystemClock
 from perdure.store.memory.store import MemoryStore
+from perdure.store.postgres.store import PostgresStore
 from perdure.store.protocol import Store
 from perdure.store.sqlite.store import SqliteStore
 from perdure.tools.toolbox import ToolSource
@@ -19,13 +20,16 @@ from perdure.tools.toolbox import ToolSource
 NewStore = Callable[[], Store]
 
 
-@pytest.fixture(params=["memory", "sqlite"])
+@pytest.fixture(params=["memory", "sqlite", "postgres"])
 def new_store(request: pytest.FixtureRequest, tmp_path: Path) -> NewStore:
     """Opens the same data every time it is called, as a new process would."""
     clock = SystemClock()
     if request.param == "memory":
         memory = MemoryStore(clock)
         return lambda: memory
+    if request.param == "postgres":
+        url: str = request.getfixturevalue("postgres_url")
+        return lambda: PostgresStore(url, clock)
     return lambda: SqliteStore(tmp_path / "s.db", clock)
 
 

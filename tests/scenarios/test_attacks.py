@@ -216,7 +216,7 @@ async def test_a_turn_cancelled_during_a_probe_settles_each_effect_once(desk: De
         await asyncio.sleep(20)
         return DidNotHappen()
 
-    @tool(timeout="20ms", probe=ask)
+    @tool(timeout="250ms", probe=ask)
     async def charge() -> None:
         """Charge."""
         await asyncio.sleep(20)

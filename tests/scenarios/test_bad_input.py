@@ -115,7 +115,7 @@ async def test_a_cursor_that_is_none_is_refused(desk: Desk) -> None:
 
 
 @pytest.mark.parametrize(
-    "url", ["", "app.db", "sqlite://app.db", "sqlite:///", "mysql://x", "postgresql://x/y", "memory"]
+    "url", ["", "app.db", "sqlite://app.db", "sqlite:///", "mysql://x", "postgresql://x/y?schema=Bad-Name", "memory"]
 )
 def test_an_address_that_names_no_store_is_refused(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PERDURE_STORE__URL", "nonsense")

@@ -1,4 +1,4 @@
-"""From a store URL to a store: a file, or this process's memory."""
+"""From a store URL to a store: a database server, a file, or this process's memory."""
 
 from __future__ import annotations
 
@@ -29,9 +29,24 @@ def store_for(url: str | None, clock: Clock, *, lease_ms: int) -> Store:
         path = text.removeprefix("sqlite:///")
         if path:
             return SqliteStore(Path(path), clock, lease_ms=lease_ms)
+    if text.startswith(("postgresql://", "postgres://")):
+        return _postgres(text, clock, lease_ms)
     raise Error(
         Code.STORE_URL_INVALID,
         f"{text!r} does not name a store",
-        because="the address must be sqlite:///path/to/file.db or memory://",
+        because="the address must be sqlite:///path/to/file.db, postgresql://user@host/database or memory://",
         hint="sqlite:///app.db is a file in the current directory, sqlite:////var/app.db an absolute path",
     )
+
+
+def _postgres(url: str, clock: Clock, lease_ms: int) -> Store:
+    try:
+        from perdure.store.postgres.store import PostgresStore
+    except ImportError as missing:
+        raise Error(
+            Code.STORE_UNAVAILABLE,
+            "the driver for this store is not installed",
+            because=str(missing),
+            hint="pip install 'perdure[postgres]'",
+        ) from missing
+    return PostgresStore(url, clock, lease_ms=lease_ms)

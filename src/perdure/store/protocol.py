@@ -333,7 +333,7 @@ class Store(Protocol):
     # --- change and health
 
     async def version(self) -> int:
-        """A number that changes whenever another process (or another user of this object) has committed."""
+        """A number that changes soon after another process (or another user of this object) has committed."""
         ...
 
     async def check(self) -> tuple[Diagnosis, ...]:

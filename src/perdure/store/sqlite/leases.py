@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from perdure.clock import Clock
 from perdure.ids import WorkerId
+from perdure.store.locks import WorkerLocks
 from perdure.store.protocol import WorkerInfo
-from perdure.store.sqlite.locks import WorkerLocks
 
 RENEWAL_PAUSE_MS = 1_000
 

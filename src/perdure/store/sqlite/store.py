@@ -16,6 +16,7 @@ from perdure.commit.plan import Blob, Entry, Plan, Receipt, check_budget
 from perdure.errors import Code, Error
 from perdure.ids import BlobHash, PromiseId, Seq, StreamId, Tenant, WorkerId
 from perdure.inbox.admit import Admission, Delivery
+from perdure.store.locks import WorkerLocks, boot_id
 from perdure.store.protocol import (
     START,
     Annotated,
@@ -32,7 +33,6 @@ from perdure.store.protocol import (
 from perdure.store.sqlite import admissions, appends, claims, reads
 from perdure.store.sqlite.failures import failure
 from perdure.store.sqlite.leases import Leases, WorkerRow
-from perdure.store.sqlite.locks import WorkerLocks, boot_id
 from perdure.store.sqlite.migrate import Synchronous, connect, empty_wal, prepare
 from perdure.store.sqlite.readers import Readers
 from perdure.store.sqlite.tx import Tx

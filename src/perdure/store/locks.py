@@ -1,4 +1,4 @@
-"""Who is alive: one OS lock per worker, on a file of its own beside the database.
+"""Who is alive on this machine: one OS lock per worker, on a file of its own.
 
 Law: the kernel frees a lock when its process ends, however it ends. A lock that can be taken therefore means dead
 *now*; a lock that is held means nothing is certain, and only the lease says whether to wait any longer.
@@ -34,12 +34,17 @@ def boot_id() -> str:
     return f"{uuid.getnode():x}-{round(booted_s / 60)}"  # a minute's rounding absorbs the drift of the two clocks
 
 
+def _identity(descriptor: int) -> str:
+    found = os.fstat(descriptor)
+    return f"{found.st_dev}:{found.st_ino}"
+
+
 _kept: list[int] = []
 """Locks of workers that retired with loose ends; only the end of the process frees them."""
 
 
 class WorkerLocks:
-    """The lock files of one database."""
+    """The lock files of one store."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -77,8 +82,15 @@ class WorkerLocks:
         """Whether the lock is ours."""
         return worker in self._held
 
-    def is_free(self, worker: WorkerId) -> bool:
-        """Whether this worker's process is certainly gone. A missing file proves nothing."""
+    def identity(self, worker: WorkerId) -> str:
+        """Names the file behind a lock that is ours; within one boot, no other file is called like that."""
+        descriptor = self._held.get(worker)
+        return "" if descriptor is None else _identity(descriptor)
+
+    def is_free(self, worker: WorkerId, *, identity: str = "") -> bool:
+        """Whether this worker's process is certainly gone. A missing file proves nothing, and neither does another
+        file than the one of that identity, if one is given.
+        """
         if fcntl is None or worker in self._held:
             return False
         try:
@@ -86,6 +98,8 @@ class WorkerLocks:
         except OSError:
             return False
         try:
+            if identity and _identity(descriptor) != identity:
+                return False
             fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)  # shared: two who ask do not mislead each other
         except OSError:
             return False

@@ -1,0 +1,243 @@
+"""What enters a stream from outside: deliveries (many at once), admitted records, promises, removal, secrets."""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from perdure.codec import decode, encode
+from perdure.commit.plan import Entry
+from perdure.ids import Fence, PromiseId, Seq, StreamId, WorkerId, stream_names
+from perdure.inbox.admit import (
+    Admission,
+    Admitted,
+    Delivery,
+    decide,
+    ids_of,
+    is_news,
+    opens,
+    stream_unknown,
+    wake,
+)
+from perdure.store.postgres.driver import UniqueViolationError
+from perdure.store.postgres.log import find_row, log_rows, write_log
+from perdure.store.postgres.tx import Session
+from perdure.store.postgres.writer import Job
+from perdure.store.protocol import Accepted, AlreadyResolved, Annotated, Resolved, Unknown
+from perdure.vocab.promises import PromiseState, Resolution
+from perdure.vocab.records import FORMAT, SessionOpened
+
+MAX_DELIVERIES = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A delivery, and the worker that would drive its stream."""
+
+    delivery: Delivery
+    claim_for: WorkerId | None
+
+
+AdmitJob = Job[Asked, Admission]
+
+
+def take(queue: deque[AdmitJob]) -> list[AdmitJob]:
+    """As many deliveries as go together. The same thing twice does not: the second is judged after the first."""
+    taken: dict[tuple[StreamId, str], AdmitJob] = {}
+    rest: list[AdmitJob] = []
+    while queue and len(taken) < MAX_DELIVERIES:
+        job = queue.popleft()
+        name = (job.item.delivery.stream, job.item.delivery.source_key)
+        if name in taken:
+            rest.append(job)
+        else:
+            taken[name] = job
+    queue.extendleft(reversed(rest))
+    return list(taken.values())
+
+
+async def together(on: Session, jobs: Sequence[AdmitJob], now: int) -> list[AdmitJob]:
+    """Admit deliveries in one statement and keep the answers. Those that come back were not admitted.
+
+    One that was admitted and might be driven by its sender, if only the worker that holds the stream were gone, has an
+    answer without a fence.
+    """
+    asked = [job.item for job in jobs]
+    opening = {a.delivery.stream: a for a in reversed(asked) if a.delivery.agent is not None}
+    rows = await on.all("admit", *_deliveries(asked), *_openings(list(opening.values()), now))
+    on.counters.commits += 1
+    answers: dict[int, tuple[int, WorkerId | None, Fence | None]] = {i: (id, by, fence) for i, id, by, fence in rows}
+    given: set[StreamId] = set()
+    for i, (inbox_id, claimer, fence) in answers.items():
+        new, wanted_by = jobs[i].item.delivery, jobs[i].item.claim_for
+        mine = wanted_by is not None and wanted_by == claimer and new.stream not in given
+        if mine:  # the first that asked; the others find the stream held
+            given.add(new.stream)
+        jobs[i].result = Admitted(inbox_id, fence if mine else None)
+    return [job for i, job in enumerate(jobs) if i not in answers]
+
+
+def _deliveries(asked: Sequence[Asked]) -> list[list[object]]:
+    new = [a.delivery for a in asked]
+    ids = [ids_of(d.item) for d in new]
+    return [
+        list(range(len(new))),
+        [d.stream for d in new],
+        [d.source_key for d in new],
+        [d.content for d in new],
+        [turn for turn, _ in ids],
+        [input_id for _, input_id in ids],
+        [d.at for d in new],
+        [is_news(d.item) for d in new],
+        [d.data for d in new],
+        [d.agent for d in new],
+        [a.claim_for for a in asked],
+    ]
+
+
+def _openings(asked: Sequence[Asked], now: int) -> list[object]:
+    names = [stream_names(a.delivery.stream) for a in asked]
+    opened = [Entry.of(SessionOpened(agent=a.delivery.agent or ""), at=a.delivery.at) for a in asked]
+    return [
+        [a.delivery.stream for a in asked],
+        [tenant for tenant, _, _ in names],
+        [kind for _, kind, _ in names],
+        [name for _, _, name in names],
+        [a.delivery.agent for a in asked],
+        FORMAT,
+        now,
+        [a.claim_for for a in asked],
+        [entry.at for entry in opened],
+        [entry.kind for entry in opened],
+        [entry.data for entry in opened],
+    ]
+
+
+async def deliver(on: Session, new: Delivery, now: int) -> Admission:
+    """Inside a transaction: put something into a stream's inbox, once; open the stream if the delivery says so."""
+    stream = await _target(on, new, now)
+    added = await on.one("admission_insert", stream, new.source_key, new.content, *ids_of(new.item))
+    if added is None:
+        judged = decide(tuple(await on.one("admission_find", stream, new.source_key)), new)
+        assert judged is not None
+        return judged
+    (inbox_id,) = await on.one("inbox_insert", stream, new.source_key, new.at, is_news(new.item), new.data)
+    return Admitted(inbox_id)
+
+
+async def _target(on: Session, new: Delivery, now: int) -> int:
+    target = await on.one("stream_target", new.stream)
+    if not opens(target[1] if target else None, new):
+        return target[0]
+    tenant, kind, name = stream_names(new.stream)
+    opened = await on.one("stream_open", new.stream, tenant, kind, name, new.agent, FORMAT, now)
+    if opened is None:  # somebody else was faster
+        target = await on.one("stream_target", new.stream)
+        opens(target[1], new)
+        return target[0]
+    await write_log(on, opened[0], Seq(1), (Entry.of(SessionOpened(agent=new.agent or ""), at=new.at),), by=None)
+    return opened[0]
+
+
+async def annotate(on: Session, name: StreamId, entry: Entry, now: int) -> Annotated:
+    """Append an admitted record; under a key that is taken, the record that has it."""
+    while True:
+        try:
+            added = await on.one(
+                "annotate", name, entry.at, entry.kind, entry.version, entry.key, entry.data, now
+            )  # fmt: skip
+        except UniqueViolationError:
+            continue  # somebody took the key between our look and our turn
+        if added is not None:
+            on.counters.commits += 1
+            row = (added[0], entry.at, entry.kind, entry.data, entry.key, entry.version)
+            return Annotated(log_rows(name, [row])[0], new=True)
+        if await on.one("stream_target", name) is None:
+            raise stream_unknown(name)
+        known = await find_row(on, name, entry.key) if entry.key is not None else None
+        if known is not None:
+            return Annotated(known, new=False)
+
+
+async def delete(on: Session, name: StreamId, now: int) -> bool:
+    """Remove a stream and everything it owns; whoever waits for one of its promises is woken to find it gone."""
+    async with on.transaction():
+        await _lock_promises(on, name)  # before the stream, like everybody
+        found = await on.one("stream_remove", name)
+        if found is None:
+            return False
+        stream, fence = found
+        blobs = [hash for (hash,) in await on.all("blob_owned", stream)]
+        promises = await _lock_promises(on, name)  # also those made meanwhile; from now on there can be no more
+        await on.all("grave_dig", name, fence)
+        await on.all("log_delete", stream)
+        await on.all("stream_delete", stream)
+        if blobs:
+            await on.all("blob_collect", blobs)
+        for promise in promises:
+            await _wake(on, promise, now)
+    return True
+
+
+async def _lock_promises(on: Session, name: StreamId) -> list[PromiseId]:
+    promises = [promise for (promise,) in await on.all("promise_owned", name)]
+    if promises:
+        await on.all("promises_lock", promises)
+    return promises
+
+
+async def make_promise(on: Session, promise: PromiseState) -> PromiseState:
+    """Create a promise, or find the one that exists."""
+    known = await read_promise(on, promise.id)
+    if known is not None:
+        return known
+    async with on.transaction():
+        await on.all("promises_lock", [promise.id])
+        known = await read_promise(on, promise.id)
+        if known is not None:
+            return known
+        target = await on.one("stream_target", promise.stream)
+        if target is None:
+            raise stream_unknown(promise.stream)
+        resolution = encode(promise.resolution) if promise.resolution is not None else None
+        await on.all("promise_insert", promise.id, target[0], resolution, promise.deadline_at)
+    return promise
+
+
+async def resolve(on: Session, promise: PromiseId, resolution: Resolution, now: int) -> Resolved:
+    """Answer a promise, if nobody was first, and wake who waits."""
+    async with on.transaction():
+        await on.all("promises_lock", [promise])
+        if await on.one("promise_resolve", promise, encode(resolution)) is not None:
+            await _wake(on, promise, now)
+            return Accepted()
+        known = await read_promise(on, promise)
+    return AlreadyResolved(known.resolution) if known and known.resolution is not None else Unknown()
+
+
+async def _wake(on: Session, promise: PromiseId, now: int) -> None:
+    new = wake(StreamId(""), promise, at=now)  # the same for every stream that waits
+    await on.all("promise_wake", promise, new.source_key, new.at, is_news(new.item), new.data)
+
+
+async def read_promise(on: Session, promise: PromiseId) -> PromiseState | None:
+    """A promise as it is now."""
+    found = await on.one("promise_read", promise)
+    if found is None:
+        return None
+    stream, resolution, deadline_at = found
+    return PromiseState(
+        id=promise,
+        stream=stream,
+        resolution=decode(resolution, Resolution) if resolution is not None else None,
+        deadline_at=deadline_at,
+    )
+
+
+async def secret(on: Session, name: str) -> bytes:
+    """The secret of that name; made if there is none."""
+    while (found := await on.one("secret", name, os.urandom(32))) is None:
+        pass  # somebody made it at the same moment, and our view is from before
+    return found[0]

@@ -1,0 +1,351 @@
+"""The owned append: many plans in one statement when all goes well, one plan in one transaction when it does not.
+
+The statement only moves streams that stand exactly where their owners think. Whatever it leaves out is judged again, by
+the same rules as everywhere (`commit/plan.py`), with the stream's row locked: a lost reply gets its receipt there, and
+a refusal its reason.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from perdure.codec import decode
+from perdure.commit.plan import (
+    AlreadyApplied,
+    Blob,
+    Plan,
+    Receipt,
+    Refuse,
+    SetTimer,
+    Snapshot,
+    StreamState,
+    inbox_gone,
+    judge,
+    lease_lost,
+    recall,
+)
+from perdure.ids import BlobHash, PromiseId, Seq, WorkerId
+from perdure.inbox.admit import Conflict, key_conflict
+from perdure.store.postgres.admissions import deliver
+from perdure.store.postgres.driver import Cells
+from perdure.store.postgres.leases import Leases
+from perdure.store.postgres.log import check_keys, log_rows, write_log
+from perdure.store.postgres.tx import Session
+from perdure.store.postgres.writer import Job
+from perdure.vocab.promises import Resolution
+from perdure.vocab.records import Row
+
+Answers = tuple[tuple[PromiseId, Resolution], ...]
+AppendJob = Job[Plan, Receipt]
+
+MAX_PLANS = 256
+MAX_BYTES = 4_000_000
+
+
+@dataclass(slots=True)
+class Chain:
+    """Plans of one stream that follow each other: they move it together."""
+
+    jobs: list[AppendJob]
+
+    @property
+    def first(self) -> Plan:
+        """The plan that names where the stream must stand."""
+        return self.jobs[0].item
+
+    @property
+    def last(self) -> Plan:
+        """The plan that says how the stream is left."""
+        return self.jobs[-1].item
+
+    @property
+    def plans(self) -> Iterable[Plan]:
+        """All of them, in order."""
+        return (job.item for job in self.jobs)
+
+    @property
+    def known(self) -> Seq:
+        """The least that any of the owner's plans knew."""
+        return min(plan.known_seq for plan in self.plans)
+
+    def takes(self, plan: Plan) -> bool:
+        """Whether a plan can go on where this chain ends. One that parks or gives the stream back ends it."""
+        last = self.last
+        return (
+            (plan.fence, plan.worker, plan.n) == (last.fence, last.worker, last.n + 1)
+            and last.lease == "keep"
+            and not (last.waits or last.deliveries or plan.deliveries)
+        )
+
+    @property
+    def alone(self) -> bool:
+        """Whether it needs looks that the statement for many cannot take."""
+        plan = self.first
+        return bool(plan.deliveries) or any(len(set(p.consume)) != len(p.consume) for p in self.plans)
+
+
+def take(queue: deque[AppendJob]) -> list[Chain]:
+    """As many plans as go together, oldest first. What must wait for another plan of its stream stays in the queue."""
+    chains: dict[str, Chain] = {}
+    waiting: set[str] = set()
+    rest: list[AppendJob] = []
+    plans = size = 0
+    while queue and plans < MAX_PLANS and size < MAX_BYTES:
+        job = queue.popleft()
+        stream, chain = job.item.stream, chains.get(job.item.stream)
+        if stream in waiting or (chain is not None and not chain.takes(job.item)):
+            waiting.add(stream)
+            rest.append(job)
+            continue
+        if chain is None:
+            chains[stream] = Chain([job])
+        else:
+            chain.jobs.append(job)
+        plans += 1
+        size += sum(len(entry.data) for entry in job.item.entries) + sum(len(blob.data) for blob in job.item.blobs)
+    queue.extendleft(reversed(rest))
+    return [chains[stream] for stream in sorted(chains)]  # one order for everybody who locks several rows
+
+
+# --- many at once
+
+
+@dataclass(slots=True)
+class _Extras:
+    """What plans hold beside records, as columns. Timers are told by their net effect."""
+
+    cleared: list[tuple[int, str]] = field(default_factory=list[tuple[int, str]])
+    timed: list[tuple[int, str, int]] = field(default_factory=list[tuple[int, str, int]])
+    reset: list[tuple[int, str, int]] = field(default_factory=list[tuple[int, str, int]])
+    refs: list[tuple[int, BlobHash]] = field(default_factory=list[tuple[int, BlobHash]])
+    blobs: dict[BlobHash, Blob] = field(default_factory=dict[BlobHash, Blob])
+    snapshots: dict[int, Snapshot] = field(default_factory=dict[int, Snapshot])
+
+    def add(self, i: int, plans: Iterable[Plan]) -> None:
+        """Take in a chain."""
+        timers: dict[str, tuple[bool, int | None]] = {}
+        for plan in plans:
+            for timer in plan.timers:
+                cleared, due_at = timers.get(timer.name, (False, None))
+                if not isinstance(timer, SetTimer):
+                    timers[timer.name] = (True, None)
+                elif due_at is None:
+                    timers[timer.name] = (cleared, timer.due_at)
+            for blob in plan.blobs:
+                self.blobs[blob.hash] = blob
+                self.refs.append((i, blob.hash))
+            if plan.snapshot is not None:
+                self.snapshots[i] = plan.snapshot
+        for name, (cleared, due_at) in timers.items():
+            if due_at is None:
+                self.cleared.append((i, name))
+            else:
+                (self.reset if cleared else self.timed).append((i, name, due_at))
+
+    @property
+    def any(self) -> bool:
+        """Whether there is anything."""
+        return bool(self.cleared or self.timed or self.reset or self.refs or self.snapshots)
+
+    def columns(self) -> list[list[object]]:
+        """Arguments of `append_more` behind the streams."""
+        blobs = [self.blobs[hash] for hash in sorted(self.blobs)]
+        return [
+            *_columns(self.cleared, 2),
+            *_columns(self.timed, 3),
+            *_columns(self.reset, 3),
+            *_columns(self.refs, 2),
+            [blob.hash for blob in blobs],
+            [blob.media_type for blob in blobs],
+            [blob.data for blob in blobs],
+            *_columns([(i, s.seq, s.code, s.data) for i, s in self.snapshots.items()], 4),
+        ]
+
+
+def _columns(rows: Sequence[tuple[object, ...]], width: int) -> list[list[object]]:
+    return [[row[i] for row in rows] for i in range(width)]
+
+
+async def together(on: Session, chains: Sequence[Chain], leases: Leases, now: int) -> list[Chain]:
+    """Write chains, all in one transaction, and keep their receipts. Those that come back were not written."""
+    moving = [(i, chain) for i, chain in enumerate(chains) if not chain.alone]
+    waits = sorted({wait for _, chain in moving for wait in chain.last.waits})
+    extras = _Extras()
+    for i, chain in moving:
+        extras.add(i, chain.plans)
+    if not waits and not extras.any:
+        moved = await _move(on, moving, leases, now)
+        on.counters.commits += 1
+    else:
+        async with on.transaction():
+            if waits:
+                await on.all("promises_watch", waits)
+            moved = await _move(on, moving, leases, now)
+            if extras.any:
+                await _write_more(on, chains, moved)
+    on.counters.plans += sum(len(chains[i].jobs) for i in moved)
+    return [chain for i, chain in enumerate(chains) if i not in moved]
+
+
+async def _move(on: Session, moving: Sequence[tuple[int, Chain]], leases: Leases, now: int) -> set[int]:
+    until = leases.end()
+    renewed = leases.due(chain.first.worker for _, chain in moving)
+    rows = await on.all("append", *_arguments(moving, now), renewed, leases.lease_ms)
+    chains = dict(moving)
+    for i, before, met, seen, admitted, leased, _ in rows:
+        chain = chains[i]
+        missed = ()
+        if admitted or (seen is not None and seen < before - chain.known):  # a row our view did not hold yet
+            missed = await _admitted(on, chain, before)
+        answers = await _answers(on, chain.last.waits) if met else ()
+        _keep_receipts(chain, before, missed, answers)
+        for worker in leased or ():
+            leases.remember(WorkerId(worker), until)
+    return {row[0] for row in rows}
+
+
+def _arguments(moving: Sequence[tuple[int, Chain]], now: int) -> list[object]:
+    heads: list[tuple[object, ...]] = []
+    entries: list[tuple[object, ...]] = []
+    consumed: list[tuple[int, int]] = []
+    waits: list[tuple[int, PromiseId]] = []
+    for i, chain in moving:
+        first, last = chain.first, chain.last
+        place, format = 0, 0
+        for plan in chain.plans:
+            for entry in plan.entries:
+                place += 1
+                format = max(format, entry.version)
+                entries.append((i, place, entry.at, entry.kind, entry.version, entry.key, plan.n, entry.data))
+            consumed += [(i, inbox_id) for inbox_id in plan.consume]
+        waits += [(i, wait) for wait in last.waits]
+        where = (i, first.stream, first.fence, first.n, last.n, first.worker)
+        left = (last.lease == "release", last.active, last.parked, format, place, chain.known)
+        heads.append((*where, *left))
+    return [*_columns(heads, 12), now, *_columns(entries, 8), *_columns(consumed, 2), *_columns(waits, 2)]
+
+
+async def _write_more(on: Session, chains: Sequence[Chain], moved: set[int]) -> None:
+    extras = _Extras()
+    for i in sorted(moved):
+        extras.add(i, chains[i].plans)
+    if extras.any:
+        await on.all("append_more", sorted(moved), [chains[i].first.stream for i in sorted(moved)], *extras.columns())
+
+
+async def _admitted(on: Session, chain: Chain, before: int) -> tuple[Row, ...]:
+    (stream, *_) = await on.one("stream_target", chain.first.stream)
+    return log_rows(chain.first.stream, await on.all("log_admitted_between", stream, chain.known, before + 1))
+
+
+def _keep_receipts(chain: Chain, before: int, missed: tuple[Row, ...], answers: Answers) -> None:
+    first = before + 1
+    for job in chain.jobs:
+        plan = job.item
+        last = first + len(plan.entries) - 1
+        job.result = Receipt(
+            plan.stream,
+            plan.fence,
+            plan.n,
+            Seq(first),
+            Seq(last),
+            tuple(row for row in missed if row.seq > plan.known_seq),
+            answers if plan is chain.last else (),
+        )
+        first = last + 1
+
+
+# --- one alone
+
+
+async def alone(on: Session, plan: Plan, leases: Leases, now: int) -> Receipt:
+    """Write a plan in a transaction of its own, or answer with the receipt it got the first time.
+
+    Raises:
+        Error: why it was refused. Nothing was written.
+    """
+    until = leases.end()
+    async with on.transaction():
+        if plan.waits:
+            await on.all("promises_watch", list(plan.waits))
+        found = await on.one("stream_lock", plan.stream)
+        if found is None:
+            raise lease_lost(plan.stream)
+        stream, state = found[0], StreamState(*found[1:])
+        judgement = judge(plan, state)
+        if isinstance(judgement, Refuse):
+            raise judgement.error
+        if isinstance(judgement, AlreadyApplied):
+            return await _receipt_again(on, plan, stream, state)
+        receipt = await _apply(on, plan, stream, judgement.first_seq, state, now)
+        renewed = leases.due([plan.worker]) and await on.one("worker_renew", plan.worker, leases.lease_ms)
+    on.counters.plans += 1
+    if renewed:
+        leases.remember(plan.worker, until)
+    return receipt
+
+
+async def _apply(on: Session, plan: Plan, stream: int, first: Seq, state: StreamState, now: int) -> Receipt:
+    await check_keys(on, plan.stream, stream, plan.entries)
+    await write_log(on, stream, first, plan.entries, by=(plan.fence, plan.n))
+    await _consume(on, plan, stream)
+    extras = _Extras()
+    extras.add(0, [plan])
+    if extras.any:
+        await on.all("append_more", [0], [plan.stream], *extras.columns())
+    for delivery in plan.deliveries:
+        if isinstance(await deliver(on, delivery, now), Conflict):
+            raise key_conflict(delivery)
+    resolved = await _answers(on, plan.waits) if plan.waits else ()
+    parked = not resolved
+    if plan.waits and parked:
+        await on.all("wait_insert", stream, list(plan.waits))
+    last = Seq(first + len(plan.entries) - 1)
+    await on.all(
+        "stream_advance",
+        stream,
+        last,
+        plan.n,
+        None if parked and plan.lease == "release" else plan.worker,
+        plan.active or not parked,
+        plan.parked and parked,
+        max([state.format, *(entry.version for entry in plan.entries)]),
+        now,
+    )
+    return Receipt(plan.stream, plan.fence, plan.n, first, last, await _missed(on, plan, stream, first), resolved)
+
+
+async def _consume(on: Session, plan: Plan, stream: int) -> None:
+    if not plan.consume:
+        return
+    gone = {row[0] for row in await on.all("inbox_consume", list(plan.consume), stream)}
+    for inbox_id in plan.consume:
+        if inbox_id not in gone:
+            raise inbox_gone(plan, inbox_id)
+        gone.discard(inbox_id)  # an id that is named twice is not there the second time
+
+
+async def _receipt_again(on: Session, plan: Plan, stream: int, state: StreamState) -> Receipt:
+    rows = log_rows(plan.stream, await on.all("log_of_append", stream, plan.fence, plan.n))
+    (before,) = await on.one("log_before_append", stream, plan.fence, plan.n)
+    first, last = recall(plan, state, rows, before)
+    missed = await _missed(on, plan, stream, first)
+    return Receipt(
+        plan.stream, plan.fence, plan.n, first, last, missed, await _answers(on, plan.waits), replayed=True
+    )  # fmt: skip
+
+
+async def _missed(on: Session, plan: Plan, stream: int, first: Seq) -> tuple[Row, ...]:
+    if plan.known_seq + 1 >= first:
+        return ()
+    return log_rows(plan.stream, await on.all("log_admitted_between", stream, plan.known_seq, first))
+
+
+async def _answers(on: Session, waits: Sequence[PromiseId]) -> Answers:
+    if not waits:
+        return ()
+    found: list[Cells] = await on.all("promises_answered", list(waits))
+    answered = {promise: decode(resolution, Resolution) for promise, resolution in found}
+    return tuple((wait, answered[wait]) for wait in waits if wait in answered)

@@ -1,0 +1,94 @@
+"""Workers and the streams they hold."""
+
+from __future__ import annotations
+
+from perdure.errors import Code, Error
+from perdure.ids import Fence, StreamId, WorkerId
+from perdure.store.postgres.leases import Leases, WorkerRow
+from perdure.store.postgres.tx import Session
+from perdure.store.protocol import Claim, Held
+from perdure.vocab.records import FORMAT
+
+
+async def find_worker(on: Session, worker: WorkerId) -> WorkerRow | None:
+    """One worker's row."""
+    found = await on.one("worker_read", worker)
+    return WorkerRow(*found) if found else None
+
+
+async def list_workers(on: Session) -> list[WorkerRow]:
+    """Every known worker, the oldest first."""
+    return [WorkerRow(*found) for found in await on.all("worker_list")]
+
+
+async def register(on: Session, leases: Leases, row: WorkerRow) -> None:
+    """Make a worker known, and forget the dead that left nothing behind."""
+    until = leases.end()
+    values = (row.id, row.pid, row.version, row.started_at, leases.lease_ms, row.boot, row.lock)
+    async with on.transaction():
+        await on.all("worker_put", *values)
+        dead = [other.id for other in await list_workers(on) if other.id != row.id and leases.is_dead(other)]
+        forgotten = await on.all("worker_forget", dead) if dead else []
+    leases.remember(row.id, until)
+    for (gone,) in forgotten:
+        if leases.locks is not None:
+            leases.locks.release(WorkerId(gone))
+
+
+async def renew(on: Session, leases: Leases, worker: WorkerId) -> None:
+    """Extend a worker's lease, whatever it holds."""
+    if not leases.renewable(worker):
+        return
+    until = leases.end()
+    renewed = await on.one("worker_renew", worker, leases.lease_ms)
+    on.counters.commits += 1
+    if renewed is not None:
+        leases.remember(worker, until)
+
+
+async def retire(on: Session, worker: WorkerId, *, remove: bool) -> None:
+    """Free what a worker holds, and forget it or leave it to its lock."""
+    async with on.transaction():
+        await on.all("worker_free", worker)
+        await on.all("worker_remove" if remove else "worker_lapse", worker)
+
+
+async def claim(on: Session, leases: Leases, name: StreamId, worker: WorkerId) -> Claim | Held | None:
+    """Take a stream that no live worker holds, or that this worker holds."""
+    taken = await on.one("claim_free", name, worker, FORMAT)
+    if taken is not None:
+        on.counters.commits += 1
+        fence, last_seq, previous, parked = taken
+        return Claim(name, fence, last_seq, previous, parked)
+    async with on.transaction():
+        found = await on.one("stream_ownership", name)
+        if found is None:
+            return None
+        stream, owner, fence, last_seq, format, _active, parked = found
+        # The owner's lease is looked at with its stream locked: an append that renews it comes before or after.
+        if owner is not None and owner != worker and not leases.is_gone(await find_worker(on, owner)):
+            return Held(owner)
+        if format > FORMAT:
+            raise Error(
+                Code.FORMAT_NEWER,
+                f"the stream has records of format {format}; this version reads up to {FORMAT}",
+                hint="let a newer worker drive it, or upgrade this one",
+                stream=name,
+            )
+        await on.all("stream_claim", stream, worker)
+    return Claim(name, Fence(fence + 1), last_seq, owner, parked)
+
+
+async def claim_idle(on: Session, leases: Leases, name: StreamId, worker: WorkerId) -> Fence | None:
+    """Take a stream on which nothing runs and which nobody alive holds, not even this worker."""
+    async with on.transaction():
+        found = await on.one("stream_ownership", name)
+        if found is None:
+            return None
+        stream, owner, fence, _last_seq, format, active, parked = found
+        if active or parked or format > FORMAT:
+            return None
+        if owner is not None and not leases.is_gone(await find_worker(on, owner)):
+            return None
+        await on.all("stream_claim", stream, worker)
+    return Fence(fence + 1)

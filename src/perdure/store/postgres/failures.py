@@ -1,0 +1,116 @@
+"""What goes wrong with a database server, as Perdure's own errors: what, because, and what to do."""
+
+from __future__ import annotations
+
+from perdure.errors import Code, Error
+from perdure.store.postgres.driver import InterfaceError, PostgresError, is_unfit
+
+PATIENCE_S = 30.0
+
+_LOST_STATES = {"57P01", "57P02", "57P03", "57P05", "25P03", "25P04"}
+"""The server shuts down, has crashed, is starting, or has ended this session for being idle."""
+_CONTENDED_STATES = {"40001", "40P01", "55P03"}
+_STALE_STATES = {"0A000", "26000"}
+"""A prepared statement that a migration, or a pooler that was not announced, has made useless."""
+
+
+def state_of(problem: BaseException) -> str:
+    """The five characters by which the server names an error; blank for what it never saw."""
+    return getattr(problem, "sqlstate", None) or ""
+
+
+def is_lost(problem: BaseException) -> bool:
+    """Whether the connection is gone, so that nobody knows whether the last statement took effect."""
+    if isinstance(problem, PostgresError):
+        state = state_of(problem)
+        return state in _LOST_STATES or state.startswith("08")
+    return isinstance(problem, OSError | TimeoutError | EOFError | InterfaceError) and not is_unfit(problem)
+
+
+def is_contended(problem: BaseException) -> bool:
+    """Whether others stood in the way, so that nothing was written and trying again helps."""
+    return state_of(problem) in _CONTENDED_STATES
+
+
+def is_stale(problem: BaseException) -> bool:
+    """Whether the connection's prepared statements are useless; nothing was written."""
+    return state_of(problem) in _STALE_STATES
+
+
+def is_refusal(problem: BaseException) -> bool:
+    """Whether something in what was asked is to blame, and not the store: a constraint or a value it cannot hold."""
+    return is_unfit(problem) or state_of(problem)[:2] in ("22", "23")
+
+
+def failure(problem: BaseException, place: str) -> Error:
+    """The public error for a driver error. `place` is the address without its password."""
+    state = state_of(problem)
+    for states, (code, what, hint) in _TABLE.items():
+        if state in states:
+            return _error(code, place, problem, what, hint)
+    if is_lost(problem):
+        return _error(Code.STORE_UNAVAILABLE, place, problem, *_AWAY)
+    if is_unfit(problem) or state.startswith("22"):
+        return _error(Code.INVALID_TEXT, place, problem, "the store cannot hold this value; nothing was written", "")
+    return _error(Code.STORE_FAILED, place, problem, "the store failed", "")
+
+
+def _error(code: Code, place: str, problem: BaseException, what: str, hint: str) -> Error:
+    because = str(problem) or type(problem).__name__
+    return Error(
+        code, what, because=because, hint=hint, place=place, reason=state_of(problem) or type(problem).__name__
+    )
+
+
+_AWAY = (
+    "the store does not answer; whether the last appends are durable is not known",
+    "check that the server runs and can be reached; append the same plans again: receipts tell which were written",
+)
+_TABLE: dict[tuple[str, ...], tuple[Code, str, str]] = {
+    ("28P01", "28000"): (
+        Code.STORE_ACCESS_DENIED,
+        "the store refused the login",
+        "check user and password in the address, and the server's rules of access",
+    ),
+    ("42501",): (
+        Code.STORE_ACCESS_DENIED,
+        "this user may not do that in the store; nothing was written",
+        "let the owner of the database run `perdure db migrate`, then grant this user what it needs",
+    ),
+    ("3D000",): (
+        Code.STORE_UNAVAILABLE,
+        "there is no such database",
+        "create it first, or correct the name in the address",
+    ),
+    ("42P01", "3F000"): (
+        Code.STORE_UNAVAILABLE,
+        "the tables of the store are gone",
+        "restore them from a backup, or run `perdure db migrate` for an empty store",
+    ),
+    ("25006",): (
+        Code.STORE_READ_ONLY,
+        "the store cannot be written; nothing was written",
+        "connect to the primary: this is a replica, or the database is set to read-only transactions",
+    ),
+    ("53300",): (
+        Code.STORE_CONNECTIONS_EXHAUSTED,
+        "the server has no connection left for this process",
+        "allow more connections, give each process a smaller `pool_size`, or put a pooler in between",
+    ),
+    ("53100", "53200"): (
+        Code.STORE_FULL,
+        "there is no room left for the store; nothing was written",
+        "free some disk space or memory: the store goes on by itself",
+    ),
+    tuple(_CONTENDED_STATES): (
+        Code.STORE_LOCKED,
+        "others kept the same rows locked for too long; nothing was written",
+        "look for a long transaction on the tables of the store",
+    ),
+    ("57014",): (
+        Code.STORE_LOCKED,
+        "the store took too long and was interrupted; nothing was written",
+        "look for locks and slow disks, or raise `statement_timeout` in the address",
+    ),
+    ("XX001", "XX002"): (Code.STORE_CORRUPT, "the store is damaged", "restore it from a backup"),
+}

@@ -1,0 +1,111 @@
+"""Leases: what this process remembers of its own workers, and what it concludes about those of others.
+
+The server's clock decides who has lapsed. What this process believes of its own leases counts from before the statement
+that renewed them was sent, on its monotonic clock, so it is never believed longer than the server does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from perdure.clock import Clock
+from perdure.ids import WorkerId
+from perdure.store.locks import WorkerLocks
+from perdure.store.protocol import WorkerInfo
+
+RENEWAL_PAUSE_MS = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerRow:
+    """A row of `workers`, and whether the server's clock had passed its lease."""
+
+    id: WorkerId
+    pid: int
+    version: str
+    started_at: int
+    lease_until: int
+    boot: str
+    lock: str
+    lapsed: bool
+
+
+class Leases:
+    """Leases of this process's workers, and the locks that prove the death of those on this machine."""
+
+    def __init__(self, clock: Clock, lease_ms: int, boot: str) -> None:
+        self.boot = boot
+        self.lease_ms = lease_ms
+        self.locks: WorkerLocks | None = None
+        self._clock = clock
+        self._until: dict[WorkerId, int] = {}
+        self._abandoned: set[WorkerId] = set()
+
+    def end(self) -> int:
+        """When a lease that is asked for now lapses, on this process's clock."""
+        return self._clock.monotonic_ms() + self.lease_ms
+
+    def remember(self, worker: WorkerId, until: int) -> None:
+        """A lease became durable."""
+        self._until[worker] = max(until, self._until.get(worker, 0))
+
+    def adopt(self, worker: WorkerId) -> None:
+        """The worker is (again) ours."""
+        self._abandoned.discard(worker)
+
+    def forget(self, worker: WorkerId) -> None:
+        """The worker has retired."""
+        self._until.pop(worker, None)
+
+    def forget_all(self) -> None:
+        """The store closes: to others on this machine, whoever has not retired is dead from now on."""
+        self._until.clear()
+        if self.locks is not None:
+            self.locks.drop_all()
+
+    def abandon(self, worker: WorkerId) -> None:
+        """The worker shall look dead from now on."""
+        self._abandoned.add(worker)
+        self._until.pop(worker, None)
+        if self.locks is not None:
+            self.locks.drop(worker)
+
+    def renewable(self, worker: WorkerId) -> bool:
+        """Whether this worker's lease may be extended at all."""
+        return worker not in self._abandoned
+
+    def due(self, workers: Iterable[WorkerId]) -> list[WorkerId]:
+        """Those whose lease is worth a write: the last renewal is more than a second old."""
+        end = self.end()
+        return sorted(
+            worker
+            for worker in set(workers)
+            if worker not in self._abandoned and end - self._until.get(worker, 0) > RENEWAL_PAUSE_MS
+        )
+
+    def live(self, worker: WorkerId) -> bool:
+        """Whether the last lease that became durable has certainly not lapsed."""
+        until = self._until.get(worker)
+        return until is not None and self._clock.monotonic_ms() < until
+
+    def is_dead(self, row: WorkerRow | None) -> bool:
+        """Whether it is certain that this worker does nothing any more.
+
+        A row that is gone was removed by a worker that retired, or that was proved dead. Of the others, only those of
+        this boot of this machine can be judged, by their lock. A machine that we cannot see may be alive, whatever its
+        lease and its connections say.
+        """
+        if row is None:
+            return True
+        if not row.lock or row.boot != self.boot or self.locks is None:
+            return False
+        return self.locks.is_free(row.id, identity=row.lock)
+
+    def is_gone(self, row: WorkerRow | None) -> bool:
+        """Whether its streams may be taken: its lease lapsed, or it is dead."""
+        return row is None or row.lapsed or self.is_dead(row)
+
+    def info(self, row: WorkerRow) -> WorkerInfo:
+        """A worker as others see it."""
+        return WorkerInfo(row.id, row.pid, row.version, row.started_at, row.lease_until, not self.is_gone(row))

@@ -1,0 +1,60 @@
+"""Rows of the log: how records are inserted, and how they are read back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from perdure.commit.plan import Entry, key_taken
+from perdure.ids import Seq, StreamId
+from perdure.store.postgres.driver import Cells
+from perdure.store.postgres.tx import Session
+from perdure.vocab.records import Row
+
+
+def log_rows(stream: StreamId, cells: Iterable[Cells]) -> tuple[Row, ...]:
+    """Rows of the log as values."""
+    return tuple(
+        Row(stream=stream, seq=seq, at=at, kind=kind, data=data, key=key, version=version)
+        for seq, at, kind, data, key, version in cells
+    )
+
+
+async def write_log(
+    on: Session, stream: int, first: Seq, entries: Sequence[Entry], *, by: tuple[int, int] | None
+) -> None:
+    """Insert records with dense seqs from `first`; `by` is the append they belong to, None for admitted ones."""
+    if not entries:
+        return
+    await on.all(
+        "log_insert",
+        stream,
+        *(by or (None, None)),
+        list(range(first, first + len(entries))),
+        [entry.at for entry in entries],
+        [entry.kind for entry in entries],
+        [entry.version for entry in entries],
+        [entry.key for entry in entries],
+        [entry.data for entry in entries],
+    )
+
+
+async def check_keys(on: Session, name: StreamId, stream: int, entries: Sequence[Entry]) -> None:
+    """Refuse records whose keys are taken. The stream must be locked.
+
+    Raises:
+        Error: `gate_closed`.
+    """
+    keyed = [(entry.key, entry.kind) for entry in entries if entry.key is not None]
+    if not keyed:
+        return
+    taken: dict[str, str] = dict(await on.all("log_taken", stream, [key for key, _ in keyed]))
+    for key, kind in keyed:
+        if key in taken:
+            raise key_taken(name, key, taken[key])
+        taken[key] = kind
+
+
+async def find_row(on: Session, stream: StreamId, key: str) -> Row | None:
+    """The row with this log key."""
+    found = await on.all("log_find", stream, key)
+    return log_rows(stream, found)[0] if found else None

@@ -1,0 +1,137 @@
+-- 0001 init: streams and what belongs to them. Works with code from schema 1 on.
+-- Everything but `store`, `workers`, `secrets` and `graves` goes when its stream goes.
+
+CREATE TABLE perdure.store (
+    one boolean PRIMARY KEY DEFAULT true CHECK (one),
+    id text NOT NULL,
+    version int NOT NULL,
+    works_from int NOT NULL
+);
+
+-- Rows change in place with every append: room on the page keeps the indexes out of it.
+CREATE TABLE perdure.streams (
+    id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    stream text COLLATE "C" NOT NULL UNIQUE,
+    tenant text COLLATE "C" NOT NULL,
+    kind text NOT NULL,
+    name text NOT NULL,
+    agent text NOT NULL,
+    format int NOT NULL,
+    last_seq bigint NOT NULL,
+    fence bigint NOT NULL,
+    n bigint NOT NULL,
+    owner text,
+    active boolean NOT NULL,
+    parked boolean NOT NULL,
+    created_at bigint NOT NULL,
+    updated_at bigint NOT NULL
+) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.02);
+CREATE INDEX streams_active ON perdure.streams (owner) WHERE active;
+CREATE INDEX streams_owner ON perdure.streams (owner) WHERE owner IS NOT NULL;
+CREATE INDEX streams_listed ON perdure.streams (tenant, kind);
+
+-- fence and n name the append that wrote a row; they are null for what was admitted by somebody else.
+-- No reference to streams: whoever writes here holds the lock on the stream's row, so a check per row proves nothing.
+CREATE TABLE perdure.log (
+    stream bigint NOT NULL,
+    seq bigint NOT NULL,
+    at bigint NOT NULL,
+    kind text NOT NULL,
+    version int NOT NULL,
+    key text COLLATE "C",
+    fence bigint,
+    n bigint,
+    data bytea NOT NULL,
+    PRIMARY KEY (stream, seq)
+);
+CREATE UNIQUE INDEX log_key ON perdure.log (stream, key) WHERE key IS NOT NULL;
+
+CREATE TABLE perdure.admissions (
+    stream bigint NOT NULL REFERENCES perdure.streams (id) ON DELETE CASCADE,
+    source_key text COLLATE "C" NOT NULL,
+    content text NOT NULL,
+    turn text NOT NULL,
+    input text NOT NULL,
+    PRIMARY KEY (stream, source_key)
+);
+
+-- news: it wakes a parked stream.
+CREATE TABLE perdure.inbox (
+    id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    stream bigint NOT NULL REFERENCES perdure.streams (id) ON DELETE CASCADE,
+    source_key text NOT NULL,
+    at bigint NOT NULL,
+    news boolean NOT NULL,
+    data bytea NOT NULL
+) WITH (autovacuum_vacuum_scale_factor = 0.02);
+CREATE INDEX inbox_stream ON perdure.inbox (stream);
+
+CREATE TABLE perdure.promises (
+    id text COLLATE "C" PRIMARY KEY,
+    stream bigint NOT NULL REFERENCES perdure.streams (id) ON DELETE CASCADE,
+    resolution bytea,
+    deadline_at bigint
+);
+CREATE INDEX promises_stream ON perdure.promises (stream);
+
+-- Not bound to `promises`: a stream may wait for a promise whose owner is deleted meanwhile, and is woken then.
+CREATE TABLE perdure.waits (
+    promise text COLLATE "C" NOT NULL,
+    stream bigint NOT NULL REFERENCES perdure.streams (id) ON DELETE CASCADE,
+    PRIMARY KEY (promise, stream)
+);
+CREATE INDEX waits_stream ON perdure.waits (stream);
+
+CREATE TABLE perdure.timers (
+    stream bigint NOT NULL REFERENCES perdure.streams (id) ON DELETE CASCADE,
+    name text COLLATE "C" NOT NULL,
+    due_at bigint NOT NULL,
+    PRIMARY KEY (stream, name)
+);
+CREATE INDEX timers_due ON perdure.timers (due_at);
+
+CREATE TABLE perdure.blobs (
+    hash text COLLATE "C" PRIMARY KEY,
+    media_type text NOT NULL,
+    data bytea NOT NULL
+);
+
+CREATE TABLE perdure.blob_refs (
+    stream bigint NOT NULL REFERENCES perdure.streams (id) ON DELETE CASCADE,
+    hash text COLLATE "C" NOT NULL REFERENCES perdure.blobs (hash),
+    PRIMARY KEY (stream, hash)
+);
+CREATE INDEX blob_refs_hash ON perdure.blob_refs (hash);
+
+CREATE TABLE perdure.snapshots (
+    stream bigint PRIMARY KEY REFERENCES perdure.streams (id) ON DELETE CASCADE,
+    seq bigint NOT NULL,
+    code text NOT NULL,
+    data bytea NOT NULL
+);
+
+-- lease_until is on the server's clock, in milliseconds. boot and lock name the OS lock that the worker's process holds
+-- on its machine; lock is blank where there is none.
+CREATE TABLE perdure.workers (
+    id text COLLATE "C" PRIMARY KEY,
+    pid bigint NOT NULL,
+    version text NOT NULL,
+    started_at bigint NOT NULL,
+    lease_until bigint NOT NULL,
+    boot text NOT NULL,
+    lock text NOT NULL
+) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.02);
+
+-- The fence a deleted stream had: one that takes its name starts above it.
+CREATE TABLE perdure.graves (
+    stream text COLLATE "C" PRIMARY KEY,
+    fence bigint NOT NULL
+);
+
+CREATE TABLE perdure.secrets (
+    name text COLLATE "C" PRIMARY KEY,
+    value bytea NOT NULL
+);
+
+-- Moves after commits, for those who cannot listen.
+CREATE SEQUENCE perdure.pulse;

@@ -1,0 +1,398 @@
+-- Every statement of the store, each under its name; the hot ones are first.
+
+-- name: append
+-- Many plans of many streams at once. A plan whose stream is not exactly where its owner thinks moves nothing and is
+-- missing in the answer. A consumed inbox row that is not there fails the whole statement, by dividing by zero.
+WITH answered AS (
+    SELECT w.i, w.promise FROM unnest($24::int[], $25::text[]) AS w (i, promise)
+    JOIN perdure.promises AS q ON q.id = w.promise WHERE q.resolution IS NOT NULL
+), plan AS (
+    SELECT p.*, EXISTS (SELECT 1 FROM answered AS a WHERE a.i = p.i) AS met
+    FROM unnest($1::int[], $2::text[], $3::bigint[], $4::bigint[], $5::bigint[], $6::text[], $7::bool[], $8::bool[],
+        $9::bool[], $10::int[], $11::int[], $12::bigint[])
+        AS p (i, stream, fence, n, last_n, worker, released, active, parked, format, rows, known)
+), moved AS (
+    UPDATE perdure.streams AS s SET
+        last_seq = s.last_seq + p.rows,
+        n = p.last_n,
+        owner = CASE WHEN p.released AND NOT p.met THEN NULL ELSE p.worker END,
+        active = p.active OR p.met,
+        parked = p.parked AND NOT p.met,
+        format = greatest(s.format, p.format),
+        updated_at = $13
+    FROM plan AS p
+    WHERE s.stream = p.stream AND s.fence = p.fence AND s.n = p.n - 1 AND s.owner = p.worker
+    RETURNING p.i, p.worker, p.known, p.met, s.id, s.fence, s.last_seq - p.rows AS before
+), written AS (
+    INSERT INTO perdure.log (stream, seq, at, kind, version, key, fence, n, data)
+    SELECT m.id, m.before + e.place, e.at, e.kind, e.version, e.key, m.fence, e.n, e.data
+    FROM unnest($14::int[], $15::int[], $16::bigint[], $17::text[], $18::int[], $19::text[], $20::bigint[], $21::bytea[])
+        AS e (i, place, at, kind, version, key, n, data)
+    JOIN moved AS m ON m.i = e.i
+), eaten AS (
+    DELETE FROM perdure.inbox AS b USING unnest($22::int[], $23::bigint[]) AS c (i, id), moved AS m
+    WHERE m.i = c.i AND b.id = c.id AND b.stream = m.id RETURNING b.id
+), waiting AS (
+    INSERT INTO perdure.waits (promise, stream)
+    SELECT w.promise, m.id FROM unnest($24::int[], $25::text[]) AS w (i, promise) JOIN moved AS m ON m.i = w.i
+    WHERE NOT m.met ON CONFLICT DO NOTHING
+), leased AS (
+    UPDATE perdure.workers AS k SET lease_until = (extract(epoch FROM clock_timestamp()) * 1000)::bigint + $27
+    WHERE k.id = ANY ($26::text[]) AND k.id IN (SELECT m.worker FROM moved AS m) RETURNING k.id
+)
+SELECT m.i, m.before, m.met, x.seen, x.admitted,
+    (SELECT array_agg(id) FROM leased) AS leased,
+    1 / ((SELECT count(*) FROM eaten) = (SELECT count(*) FROM unnest($22::int[]) AS c (i) JOIN moved AS o ON o.i = c.i))::int
+FROM moved AS m LEFT JOIN LATERAL (
+    SELECT count(*) AS seen, count(*) FILTER (WHERE l.fence IS NULL) AS admitted
+    FROM perdure.log AS l WHERE l.stream = m.id AND l.seq > m.known AND l.seq <= m.before
+) AS x ON m.known < m.before
+
+-- name: append_more
+-- What else plans hold, for plans whose streams have just moved in the same transaction.
+WITH moved AS (
+    SELECT p.i, s.id FROM unnest($1::int[], $2::text[]) AS p (i, stream) JOIN perdure.streams AS s ON s.stream = p.stream
+), cleared AS (
+    DELETE FROM perdure.timers AS t USING unnest($3::int[], $4::text[]) AS c (i, name), moved AS m
+    WHERE m.i = c.i AND t.stream = m.id AND t.name = c.name
+), timed AS (
+    INSERT INTO perdure.timers AS t (stream, name, due_at)
+    SELECT m.id, n.name, n.due_at FROM unnest($5::int[], $6::text[], $7::bigint[]) AS n (i, name, due_at)
+    JOIN moved AS m ON m.i = n.i ON CONFLICT DO NOTHING
+), reset AS (
+    INSERT INTO perdure.timers AS t (stream, name, due_at)
+    SELECT m.id, n.name, n.due_at FROM unnest($8::int[], $9::text[], $10::bigint[]) AS n (i, name, due_at)
+    JOIN moved AS m ON m.i = n.i ON CONFLICT (stream, name) DO UPDATE SET due_at = excluded.due_at
+), stored AS (
+    INSERT INTO perdure.blobs (hash, media_type, data)
+    SELECT b.hash, b.media_type, b.data FROM unnest($13::text[], $14::text[], $15::bytea[]) AS b (hash, media_type, data)
+    ON CONFLICT DO NOTHING
+), referred AS (
+    INSERT INTO perdure.blob_refs (stream, hash)
+    SELECT m.id, r.hash FROM unnest($11::int[], $12::text[]) AS r (i, hash) JOIN moved AS m ON m.i = r.i
+    ON CONFLICT DO NOTHING
+)
+INSERT INTO perdure.snapshots (stream, seq, code, data)
+SELECT m.id, f.seq, f.code, f.data FROM unnest($16::int[], $17::bigint[], $18::text[], $19::bytea[]) AS f (i, seq, code, data)
+JOIN moved AS m ON m.i = f.i
+ON CONFLICT (stream) DO UPDATE SET seq = excluded.seq, code = excluded.code, data = excluded.data
+
+-- name: admit
+-- Many deliveries at once. One that is missing in the answer was not admitted: known before, or not welcome.
+WITH new AS (
+    SELECT * FROM unnest($1::int[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::bigint[], $8::bool[],
+        $9::bytea[], $10::text[], $11::text[])
+        AS d (i, stream, source_key, content, turn, input, at, news, data, agent, claimer)
+), opened AS (
+    INSERT INTO perdure.streams (stream, tenant, kind, name, agent, format, last_seq, fence, n, owner, active, parked,
+        created_at, updated_at)
+    SELECT o.stream, o.tenant, o.kind, o.name, o.agent, $17::int, 1,
+        coalesce((SELECT g.fence FROM perdure.graves AS g WHERE g.stream = o.stream), 0)
+            + CASE WHEN o.claimer IS NULL THEN 0 ELSE 1 END,
+        0, o.claimer, false, false, $18, $18
+    FROM unnest($12::text[], $13::text[], $14::text[], $15::text[], $16::text[], $19::text[])
+        AS o (stream, tenant, kind, name, agent, claimer)
+    WHERE NOT EXISTS (SELECT 1 FROM perdure.streams AS s WHERE s.stream = o.stream)
+    ON CONFLICT (stream) DO NOTHING RETURNING id, stream, agent, owner, fence
+), begun AS (
+    INSERT INTO perdure.log (stream, seq, at, kind, version, key, fence, n, data)
+    SELECT o.id, 1, r.at, r.kind, $17::int, NULL, NULL, NULL, r.data
+    FROM opened AS o JOIN unnest($12::text[], $20::bigint[], $21::text[], $22::bytea[]) AS r (stream, at, kind, data)
+    ON r.stream = o.stream
+), target AS (
+    SELECT s.id, s.stream, s.agent FROM perdure.streams AS s WHERE s.stream = ANY ($2::text[])
+    UNION ALL SELECT o.id, o.stream, o.agent FROM opened AS o
+), known AS (
+    INSERT INTO perdure.admissions (stream, source_key, content, turn, input)
+    SELECT t.id, d.source_key, d.content, d.turn, d.input FROM new AS d JOIN target AS t ON t.stream = d.stream
+    WHERE d.agent IS NULL OR d.agent = t.agent
+    ON CONFLICT DO NOTHING RETURNING stream, source_key
+), put AS (
+    INSERT INTO perdure.inbox (stream, source_key, at, news, data)
+    SELECT t.id, d.source_key, d.at, d.news, d.data
+    FROM new AS d JOIN target AS t ON t.stream = d.stream
+    JOIN known AS k ON k.stream = t.id AND k.source_key = d.source_key
+    ORDER BY d.i RETURNING id, stream, source_key
+), taken AS (
+    UPDATE perdure.streams AS s SET owner = c.claimer, fence = s.fence + 1, n = 0
+    FROM (
+        SELECT DISTINCT ON (d.stream) d.stream, d.claimer FROM new AS d JOIN target AS t ON t.stream = d.stream
+        JOIN known AS k ON k.stream = t.id AND k.source_key = d.source_key
+        WHERE d.claimer IS NOT NULL ORDER BY d.stream, d.i
+    ) AS c
+    WHERE s.stream = c.stream AND s.owner IS NULL AND NOT s.active AND NOT s.parked AND s.format <= $17
+    RETURNING s.stream, s.owner, s.fence
+)
+SELECT d.i, p.id, coalesce(o.owner, g.owner) AS claimer, coalesce(o.fence, g.fence) AS fence
+FROM new AS d JOIN target AS t ON t.stream = d.stream
+JOIN put AS p ON p.stream = t.id AND p.source_key = d.source_key
+LEFT JOIN opened AS o ON o.stream = d.stream AND o.owner IS NOT NULL
+LEFT JOIN taken AS g ON g.stream = d.stream
+ORDER BY d.i
+
+-- name: stream_lock
+SELECT id, owner, fence, n, last_seq, format FROM perdure.streams WHERE stream = $1 FOR NO KEY UPDATE
+
+-- name: log_insert
+INSERT INTO perdure.log (stream, seq, at, kind, version, key, fence, n, data)
+SELECT $1, e.seq, e.at, e.kind, e.version, e.key, $2, $3, e.data
+FROM unnest($4::bigint[], $5::bigint[], $6::text[], $7::int[], $8::text[], $9::bytea[]) AS e (seq, at, kind, version, key, data)
+
+-- name: stream_advance
+UPDATE perdure.streams SET last_seq = $2, n = $3, owner = $4, active = $5, parked = $6, format = $7, updated_at = $8
+WHERE id = $1
+
+-- name: inbox_consume
+DELETE FROM perdure.inbox WHERE id = ANY ($1::bigint[]) AND stream = $2 RETURNING id
+
+-- name: log_admitted_between
+SELECT seq, at, kind, data, key, version FROM perdure.log
+WHERE stream = $1 AND seq > $2 AND seq < $3 AND fence IS NULL ORDER BY seq
+
+-- name: log_of_append
+SELECT seq, at, kind, data, key, version FROM perdure.log AS l
+WHERE l.stream = $1 AND l.fence = $2 AND l.n = $3 ORDER BY seq
+
+-- name: log_before_append
+SELECT coalesce(max(seq), 0) FROM perdure.log WHERE stream = $1 AND fence = $2 AND n < $3
+
+-- name: log_taken
+SELECT key, kind FROM perdure.log WHERE stream = $1 AND key = ANY ($2::text[])
+
+-- name: log_find
+SELECT l.seq, l.at, l.kind, l.data, l.key, l.version
+FROM perdure.streams AS s JOIN perdure.log AS l ON l.stream = s.id AND l.key = $2 WHERE s.stream = $1
+
+-- name: log_read
+SELECT l.seq, l.at, l.kind, l.data, l.key, l.version
+FROM perdure.streams AS s JOIN perdure.log AS l ON l.stream = s.id
+WHERE s.stream = $1 AND l.seq > $2 AND l.seq <= $3 ORDER BY l.seq LIMIT $4
+
+-- name: load
+-- Snapshot, the rows after it and the inbox, in one view. `part` tells them apart.
+WITH s AS (
+    SELECT id FROM perdure.streams WHERE stream = $1
+), f AS (
+    SELECT p.seq, p.code, p.data FROM perdure.snapshots AS p WHERE p.stream = (SELECT id FROM s) AND p.code = $2
+)
+SELECT 0 AS part, f.seq, 0::bigint AS at, f.code AS kind, f.data, NULL::text AS key, 0 AS version FROM f
+UNION ALL
+SELECT 1, l.seq, l.at, l.kind, l.data, l.key, l.version FROM perdure.log AS l
+WHERE l.stream = (SELECT id FROM s) AND l.seq > coalesce((SELECT f.seq FROM f), 0)
+UNION ALL
+SELECT 2, i.id, i.at, i.source_key, i.data, NULL, 0 FROM perdure.inbox AS i WHERE i.stream = (SELECT id FROM s)
+ORDER BY 1, 2
+
+-- name: inbox_read
+SELECT i.id, i.source_key, i.data, i.at FROM perdure.streams AS s JOIN perdure.inbox AS i ON i.stream = s.id
+WHERE s.stream = $1 ORDER BY i.id
+
+-- name: timer_next
+SELECT min(due_at) FROM perdure.timers
+
+-- name: blob_read
+SELECT media_type, data FROM perdure.blobs WHERE hash = $1
+
+-- name: blob_owned
+SELECT hash FROM perdure.blob_refs WHERE stream = $1 ORDER BY hash
+
+-- name: blob_collect
+DELETE FROM perdure.blobs AS b
+WHERE b.hash = ANY ($1::text[]) AND NOT EXISTS (SELECT 1 FROM perdure.blob_refs AS r WHERE r.hash = b.hash)
+
+-- name: snapshot_drop
+DELETE FROM perdure.snapshots WHERE stream = (SELECT id FROM perdure.streams WHERE stream = $1)
+
+-- name: stream_target
+SELECT id, agent FROM perdure.streams WHERE stream = $1
+
+-- name: stream_open
+INSERT INTO perdure.streams (stream, tenant, kind, name, agent, format, last_seq, fence, n, owner, active, parked,
+    created_at, updated_at)
+VALUES ($1, $2, $3, $4, $5, $6, 1, coalesce((SELECT fence FROM perdure.graves WHERE stream = $1), 0), 0, NULL, false,
+    false, $7, $7)
+ON CONFLICT (stream) DO NOTHING RETURNING id
+
+-- name: admission_insert
+INSERT INTO perdure.admissions (stream, source_key, content, turn, input) VALUES ($1, $2, $3, $4, $5)
+ON CONFLICT DO NOTHING RETURNING stream
+
+-- name: admission_find
+SELECT content, turn, input FROM perdure.admissions WHERE stream = $1 AND source_key = $2
+
+-- name: inbox_insert
+INSERT INTO perdure.inbox (stream, source_key, at, news, data) VALUES ($1, $2, $3, $4, $5) RETURNING id
+
+-- name: annotate
+-- Nothing comes back if the stream does not exist or the key is taken.
+WITH s AS (
+    UPDATE perdure.streams AS t SET last_seq = t.last_seq + 1, format = greatest(t.format, $4), updated_at = $7
+    WHERE t.stream = $1 AND ($5::text IS NULL
+        OR NOT EXISTS (SELECT 1 FROM perdure.log AS l WHERE l.stream = t.id AND l.key = $5))
+    RETURNING t.id, t.last_seq
+)
+INSERT INTO perdure.log (stream, seq, at, kind, version, key, fence, n, data)
+SELECT s.id, s.last_seq, $2, $3, $4, $5, NULL, NULL, $6 FROM s RETURNING seq
+
+-- name: claim_free
+-- Nobody, or this worker itself, holds it: no lease to look at.
+UPDATE perdure.streams AS s SET owner = $2, fence = s.fence + 1, n = 0
+FROM (SELECT id, owner AS previous FROM perdure.streams WHERE stream = $1 FOR NO KEY UPDATE) AS o
+WHERE s.id = o.id AND s.format <= $3 AND (o.previous IS NULL OR o.previous = $2)
+RETURNING s.fence, s.last_seq, o.previous, s.parked
+
+-- name: stream_ownership
+SELECT id, owner, fence, last_seq, format, active, parked FROM perdure.streams WHERE stream = $1 FOR NO KEY UPDATE
+
+-- name: stream_claim
+UPDATE perdure.streams SET owner = $2, fence = fence + 1, n = 0 WHERE id = $1
+
+-- name: stream_remove
+SELECT id, fence FROM perdure.streams WHERE stream = $1 FOR UPDATE
+
+-- name: log_delete
+DELETE FROM perdure.log WHERE stream = $1
+
+-- name: stream_delete
+DELETE FROM perdure.streams WHERE id = $1
+
+-- name: grave_dig
+INSERT INTO perdure.graves (stream, fence) VALUES ($1, $2) ON CONFLICT (stream) DO UPDATE SET fence = excluded.fence
+
+-- name: promises_lock
+-- Before promises are made or answered. Whoever waits for one locks it too, so that no wake is lost in between.
+SELECT pg_advisory_xact_lock(h) FROM (
+    SELECT DISTINCT hashtextextended('perdure promise ' || p, 0) AS h FROM unnest($1::text[]) AS p ORDER BY 1
+) AS sorted
+
+-- name: promises_watch
+SELECT pg_advisory_xact_lock_shared(h) FROM (
+    SELECT DISTINCT hashtextextended('perdure promise ' || p, 0) AS h FROM unnest($1::text[]) AS p ORDER BY 1
+) AS sorted
+
+-- name: promise_insert
+INSERT INTO perdure.promises (id, stream, resolution, deadline_at) VALUES ($1, $2, $3, $4) ON CONFLICT DO NOTHING
+
+-- name: promise_read
+SELECT s.stream, p.resolution, p.deadline_at
+FROM perdure.promises AS p JOIN perdure.streams AS s ON s.id = p.stream WHERE p.id = $1
+
+-- name: promises_answered
+SELECT id, resolution FROM perdure.promises WHERE id = ANY ($1::text[]) AND resolution IS NOT NULL
+
+-- name: promise_resolve
+UPDATE perdure.promises SET resolution = $2 WHERE id = $1 AND resolution IS NULL RETURNING id
+
+-- name: promise_owned
+SELECT p.id FROM perdure.streams AS s JOIN perdure.promises AS p ON p.stream = s.id WHERE s.stream = $1 ORDER BY p.id
+
+-- name: promise_wake
+WITH woken AS (DELETE FROM perdure.waits WHERE promise = $1 RETURNING stream)
+INSERT INTO perdure.inbox (stream, source_key, at, news, data) SELECT stream, $2, $3, $4, $5 FROM woken ORDER BY stream
+
+-- name: wait_insert
+INSERT INTO perdure.waits (promise, stream) SELECT p, $1 FROM unnest($2::text[]) AS p ON CONFLICT DO NOTHING
+
+-- name: worker_put
+INSERT INTO perdure.workers AS w (id, pid, version, started_at, lease_until, boot, lock)
+VALUES ($1, $2, $3, $4, (extract(epoch FROM clock_timestamp()) * 1000)::bigint + $5, $6, $7)
+ON CONFLICT (id) DO UPDATE SET pid = excluded.pid, version = excluded.version, started_at = excluded.started_at,
+    lease_until = excluded.lease_until, boot = excluded.boot, lock = excluded.lock
+
+-- name: worker_renew
+UPDATE perdure.workers SET lease_until = (extract(epoch FROM clock_timestamp()) * 1000)::bigint + $2 WHERE id = $1
+RETURNING id
+
+-- name: worker_read
+SELECT id, pid, version, started_at, lease_until, boot, lock,
+    lease_until <= (extract(epoch FROM clock_timestamp()) * 1000)::bigint AS lapsed
+FROM perdure.workers WHERE id = $1
+
+-- name: worker_list
+SELECT id, pid, version, started_at, lease_until, boot, lock,
+    lease_until <= (extract(epoch FROM clock_timestamp()) * 1000)::bigint AS lapsed
+FROM perdure.workers ORDER BY started_at, id
+
+-- name: worker_free
+UPDATE perdure.streams SET owner = NULL WHERE owner = $1
+
+-- name: worker_remove
+DELETE FROM perdure.workers WHERE id = $1
+
+-- name: worker_forget
+DELETE FROM perdure.workers AS w
+WHERE w.id = ANY ($1::text[]) AND NOT EXISTS (SELECT 1 FROM perdure.streams AS s WHERE s.owner = w.id) RETURNING w.id
+
+-- name: worker_lapse
+UPDATE perdure.workers SET lease_until = 0 WHERE id = $1
+
+-- name: claimable
+-- A stream that somebody is just taking is passed over.
+SELECT s.stream FROM perdure.streams AS s
+WHERE s.id IN (
+    SELECT i.stream FROM perdure.inbox AS i JOIN perdure.streams AS p ON p.id = i.stream WHERE i.news OR NOT p.parked
+    UNION SELECT t.stream FROM perdure.timers AS t WHERE t.due_at <= $1
+    UNION SELECT a.id FROM perdure.streams AS a WHERE a.active AND (a.owner IS NULL OR a.owner <> ALL ($4::text[]))
+) AND s.format <= $2 AND ($5::text IS NULL OR s.tenant = $5) AND (
+    s.owner IS NULL OR (s.owner = $3 AND NOT s.active) OR (s.owner <> $3 AND s.owner <> ALL ($4::text[]))
+)
+ORDER BY s.id LIMIT $6 FOR NO KEY UPDATE OF s SKIP LOCKED
+
+-- name: stream_read
+SELECT s.stream, s.tenant, s.kind, s.name, s.agent, s.last_seq, s.fence, s.owner, s.active, s.parked,
+    (SELECT count(*) FROM perdure.inbox AS i WHERE i.stream = s.id) AS waiting, s.created_at, s.updated_at
+FROM perdure.streams AS s WHERE s.stream = $1
+
+-- name: stream_list
+SELECT s.stream, s.tenant, s.kind, s.name, s.agent, s.last_seq, s.fence, s.owner, s.active, s.parked,
+    (SELECT count(*) FROM perdure.inbox AS i WHERE i.stream = s.id) AS waiting, s.created_at, s.updated_at
+FROM perdure.streams AS s
+WHERE s.tenant = $1 AND s.kind = $2 AND (s.updated_at, s.stream) < ($3, $4)
+ORDER BY s.updated_at DESC, s.stream DESC LIMIT $5
+
+-- name: stream_unfinished
+SELECT owner, count(*) FROM perdure.streams WHERE active GROUP BY owner
+
+-- name: secret
+WITH made AS (INSERT INTO perdure.secrets (name, value) VALUES ($1, $2) ON CONFLICT DO NOTHING RETURNING value)
+SELECT value FROM made UNION ALL SELECT value FROM perdure.secrets WHERE name = $1
+
+-- name: announce
+SELECT p.pulse, pg_notify($1, $2 || ' ' || p.pulse) FROM (SELECT nextval('perdure.pulse') AS pulse) AS p
+
+-- name: pulse_read
+SELECT last_value FROM perdure.pulse
+
+-- name: settings_read
+SELECT name, setting FROM pg_settings WHERE name IN ('fsync', 'full_page_writes', 'synchronous_commit')
+
+-- name: log_lost
+SELECT count(*) FROM (
+    SELECT DISTINCT stream FROM perdure.log EXCEPT SELECT id FROM perdure.streams
+) AS lost
+
+-- name: log_holes
+SELECT count(*) FROM perdure.streams AS s
+WHERE s.last_seq <> (SELECT count(*) FROM perdure.log AS l WHERE l.stream = s.id)
+
+-- name: store_exists
+SELECT to_regclass('perdure.store') IS NOT NULL, pg_is_in_recovery() OR current_setting('transaction_read_only')::bool,
+    (SELECT count(*) FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace
+     WHERE n.nspname = $1 AND c.relkind IN ('r', 'v', 'S'))
+
+-- name: store_read
+SELECT id, version, works_from FROM perdure.store
+
+-- name: store_write
+INSERT INTO perdure.store (id, version, works_from) VALUES (replace(gen_random_uuid()::text, '-', ''), $1, $2)
+ON CONFLICT (one) DO UPDATE SET version = excluded.version, works_from = excluded.works_from
+
+-- name: store_rights
+SELECT c.relname FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace
+WHERE n.nspname = $1 AND c.relkind = 'r' AND NOT (
+    has_table_privilege(c.oid, 'SELECT') AND has_table_privilege(c.oid, 'INSERT')
+    AND has_table_privilege(c.oid, 'UPDATE') AND has_table_privilege(c.oid, 'DELETE')
+) ORDER BY 1
+
+-- name: migration_lock
+SELECT pg_advisory_xact_lock(hashtextextended('perdure migration ' || $1::text, 0))

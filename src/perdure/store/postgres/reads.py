@@ -1,0 +1,162 @@
+"""What is read: rows into values, one function a question. Nothing here writes."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from perdure.commit.plan import Blob, Snapshot
+from perdure.errors import Code, Error
+from perdure.ids import BlobHash, Seq, StreamId, Tenant, WorkerId
+from perdure.inbox.items import read as read_item
+from perdure.store.postgres.claims import find_worker, list_workers
+from perdure.store.postgres.driver import Cells
+from perdure.store.postgres.leases import Leases
+from perdure.store.postgres.log import log_rows
+from perdure.store.postgres.migrate import read_version
+from perdure.store.postgres.schema import SCHEMA_VERSION
+from perdure.store.postgres.tx import Session
+from perdure.store.protocol import Diagnosis, InboxRow, Loaded, StreamInfo
+from perdure.vocab.records import FORMAT, Row
+
+_MAX = sys.maxsize
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """Who looks for work, when, whose, and how much of it."""
+
+    worker: WorkerId
+    limit: int
+    now: int
+    tenant: Tenant | None
+
+
+async def claimable(on: Session, leases: Leases, asked: Asked) -> tuple[StreamId, ...]:
+    """Streams with work that nobody alive holds, or that this worker holds and does not drive."""
+    alive = [row.id for row in await list_workers(on) if row.id != asked.worker and not leases.is_gone(row)]
+    found = await on.all("claimable", asked.now, FORMAT, asked.worker, alive, asked.tenant, asked.limit)
+    return tuple(stream for (stream,) in found)
+
+
+async def next_due(on: Session) -> int | None:
+    """The earliest timer."""
+    (due_at,) = await on.one("timer_next")
+    return due_at
+
+
+async def load(on: Session, stream: StreamId, code: str) -> Loaded:
+    """Snapshot, the rows after it, the inbox."""
+    snapshot: Snapshot | None = None
+    rows: list[Cells] = []
+    waiting: list[InboxRow] = []
+    for part, seq, at, kind, data, key, version in await on.all("load", stream, code):
+        if part == 0:
+            snapshot = Snapshot(seq, kind, data)
+        elif part == 1:
+            rows.append((seq, at, kind, data, key, version))
+        else:
+            waiting.append(InboxRow(seq, stream, kind, read_item(data), at))
+    return Loaded(snapshot, log_rows(stream, rows), tuple(waiting))
+
+
+async def read(
+    on: Session, stream: StreamId, *, after: Seq, until: Seq | None, limit: int | None
+) -> tuple[Row, ...]:  # fmt: skip
+    """Log rows in order."""
+    found = await on.all("log_read", stream, after, _MAX if until is None else until, limit)
+    return log_rows(stream, found)
+
+
+async def inbox(on: Session, stream: StreamId) -> tuple[InboxRow, ...]:
+    """What waits for a stream."""
+    found = await on.all("inbox_read", stream)
+    return tuple(InboxRow(id, stream, source_key, read_item(data), at) for id, source_key, data, at in found)
+
+
+async def stream(on: Session, leases: Leases, name: StreamId) -> StreamInfo | None:
+    """One stream's row."""
+    found = await on.one("stream_read", name)
+    if found is None:
+        return None
+    owner: WorkerId | None = found[7]
+    alive = owner is not None and not leases.is_gone(await find_worker(on, owner))
+    return _info(found, {owner} if owner is not None and alive else set())
+
+
+async def streams(
+    on: Session, leases: Leases, tenant: Tenant, kind: str, *, limit: int, before: tuple[int, StreamId] | None
+) -> tuple[StreamInfo, ...]:
+    """A page of streams."""
+    rows = await on.all("stream_list", tenant, kind, *(before or (_MAX, "")), limit)
+    alive = {row.id for row in await list_workers(on) if not leases.is_gone(row)}
+    return tuple(_info(row, alive) for row in rows)
+
+
+def _info(row: Cells, alive: Iterable[WorkerId]) -> StreamInfo:
+    stream, tenant, kind, name, agent, last_seq, fence, owner, active, parked, waiting, created_at, updated_at = row
+    return StreamInfo(
+        stream=stream,
+        tenant=tenant,
+        kind=kind,
+        name=name,
+        agent=agent,
+        last_seq=last_seq,
+        fence=fence,
+        owner=owner,
+        owner_alive=owner in alive,
+        active=active,
+        parked=parked,
+        waiting_inputs=waiting,
+        created_at=created_at,
+        updated_at=updated_at,
+    )
+
+
+async def blob(on: Session, hash: BlobHash) -> Blob:
+    """Stored bytes."""
+    found = await on.one("blob_read", hash)
+    if found is None:
+        raise Error(Code.BLOB_UNKNOWN, "there are no stored bytes of this name", blob=hash)
+    return Blob(hash, *found)
+
+
+async def check(on: Session, leases: Leases) -> tuple[Diagnosis, ...]:
+    """Dense logs, references, schema version, the server's own promises, stuck leases."""
+    return (await _logs(on), await _references(on), await _schema(on), await _server(on), await _stuck(on, leases))
+
+
+async def _logs(on: Session) -> Diagnosis:
+    (broken,) = await on.one("log_holes")
+    if broken:
+        return Diagnosis("fail", "integrity", f"{broken} streams have another number of records than they say")
+    return Diagnosis("ok", "integrity", "every log is as long as its stream says")
+
+
+async def _references(on: Session) -> Diagnosis:
+    (lost,) = await on.one("log_lost")
+    if lost:
+        return Diagnosis("fail", "references", f"records of {lost} streams that do not exist")
+    return Diagnosis("ok", "references", "every row belongs to a stream")
+
+
+async def _schema(on: Session) -> Diagnosis:
+    version = (await read_version(on)).version
+    return Diagnosis("ok" if version >= SCHEMA_VERSION else "fail", "schema", f"{version}, expected {SCHEMA_VERSION}")
+
+
+async def _server(on: Session) -> Diagnosis:
+    off = [name for name, setting in await on.all("settings_read") if setting == "off"]
+    if off:
+        return Diagnosis("warn", "durability", f"{', '.join(sorted(off))} off: commits may not survive a power cut")
+    return Diagnosis("ok", "durability", "commits are on disk before they are confirmed")
+
+
+async def _stuck(on: Session, leases: Leases) -> Diagnosis:
+    rows = await on.all("stream_unfinished")
+    stuck = sum([count for owner, count in rows if owner is None or leases.is_gone(await find_worker(on, owner))])
+    if stuck:
+        detail = f"{stuck} unfinished streams have no live worker; any worker will take them"
+        return Diagnosis("warn", "leases", detail)
+    return Diagnosis("ok", "leases", "no unfinished stream is without a live worker")

@@ -1,0 +1,448 @@
+"""`PostgresStore`: the store protocol in a Postgres database. Appends and admissions go together, each in its lane."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import tempfile
+import weakref
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TypeVar
+
+from perdure.clock import Clock
+from perdure.commit.plan import Blob, Entry, Plan, Receipt, check_budget
+from perdure.errors import Code, Error
+from perdure.ids import BlobHash, PromiseId, Seq, StreamId, Tenant, WorkerId
+from perdure.inbox.admit import Admission, Admitted, Delivery
+from perdure.store.locks import WorkerLocks, boot_id
+from perdure.store.postgres import admissions, appends, claims, reads
+from perdure.store.postgres.address import parse
+from perdure.store.postgres.connections import Connections
+from perdure.store.postgres.driver import TROUBLE
+from perdure.store.postgres.failures import failure, is_refusal
+from perdure.store.postgres.leases import Leases, WorkerRow
+from perdure.store.postgres.log import find_row
+from perdure.store.postgres.migrate import prepare
+from perdure.store.postgres.news import News
+from perdure.store.postgres.tx import Session
+from perdure.store.postgres.writer import Lane
+from perdure.store.protocol import (
+    START,
+    Annotated,
+    Claim,
+    Counters,
+    Diagnosis,
+    Held,
+    InboxRow,
+    Loaded,
+    Resolved,
+    StreamInfo,
+    WorkerInfo,
+)
+from perdure.vocab.promises import PromiseState, Resolution
+from perdure.vocab.records import Row
+
+T = TypeVar("T")
+
+CLOSING_PATIENCE_S = 5.0
+
+_living: weakref.WeakSet[PostgresStore] = weakref.WeakSet()
+
+
+class PostgresStore:
+    """Streams in one schema of a database, shared by any number of processes on any number of machines.
+
+    A store belongs to one event loop and does not survive `os.fork`: every call in the child is refused.
+    """
+
+    def __init__(self, url: str, clock: Clock, *, lease_ms: int = 10_000) -> None:
+        self.counters = Counters()
+        self.address = parse(url)
+        self._clock = clock
+        self._leases = Leases(clock, lease_ms, boot_id())
+        self._connections: Connections | None = None
+        self._news: News | None = None
+        self._appends = Lane(self._commit_appends)
+        self._admits = Lane(self._commit_admits)
+        self._writing: set[asyncio.Task[object]] = set()
+        self._forked = False
+        _living.add(self)
+
+    async def open(self) -> None:
+        """Connect, check that the database is ours, not newer and writable, migrate it forward."""
+        self._refuse_in_child()
+        if self._connections is not None:
+            return
+        connections = Connections(self.address, self.counters)
+        try:
+            async with connections.borrow() as session:
+                version = await prepare(session, self.address)
+                news = News(connections, version.id)
+                await news.open(session)
+        except TROUBLE as problem:
+            await connections.close()
+            raise failure(problem, self.address.shown) from problem
+        except BaseException:
+            await connections.close()
+            raise
+        self._leases.locks = WorkerLocks(_lock_folder() / version.id)
+        self._connections, self._news = connections, news
+
+    async def close(self) -> None:
+        """Finish what was submitted, release connections and locks. Safe to call twice."""
+        if self._forked or self._connections is None:
+            return
+        self._connections.patience_s = min(self._connections.patience_s, CLOSING_PATIENCE_S)
+        await self._appends.finish()
+        await self._admits.finish()
+        if self._writing:
+            await asyncio.wait(self._writing)
+        connections, self._connections = self._connections, None
+        news, self._news = self._news, None
+        if news is not None:
+            await news.close()
+        await connections.close()
+        self._leases.forget_all()
+
+    # --- how everything is read and written
+
+    def _open(self) -> Connections:
+        self._refuse_in_child()
+        if self._connections is None:
+            raise Error(
+                Code.RUNTIME_CLOSED, "the store is not open", hint="call open() first, and nothing after close()"
+            )
+        return self._connections
+
+    async def _read(self, work: Callable[[Session], Awaitable[T]]) -> T:
+        return await self._open().read(work)
+
+    async def _write(self, work: Callable[[Session], Awaitable[T]], *, again: bool = True) -> T:
+        """Do something that a caller who is cancelled does not cancel."""
+        connections = self._open()
+
+        async def whole() -> T:
+            result = await connections.write(work, again=again)
+            self._tell()
+            return result
+
+        task = asyncio.create_task(whole(), name="perdure:write")
+        self._writing.add(task)
+        task.add_done_callback(self._written)
+        return await asyncio.shield(task)
+
+    def _written(self, task: asyncio.Task[T]) -> None:
+        self._writing.discard(task)
+        if not task.cancelled():
+            task.exception()  # whoever asked may be gone
+
+    def _tell(self) -> None:
+        if self._news is not None:
+            self._news.tell()
+
+    def _refuse_in_child(self) -> None:
+        if self._forked:
+            raise Error(
+                Code.RUNTIME_FORKED,
+                "this store was opened before the process forked",
+                because="connections and locks cannot be shared with a forked child",
+                hint="open it in the child, or start the child with the 'spawn' method",
+            )
+
+    def _enter_child(self) -> None:
+        self._forked = True
+        if self._leases.locks is not None:
+            self._leases.locks.drop_all()
+
+    # --- workers and leases
+
+    async def register(self, worker: WorkerId, *, pid: int, version: str, now: int) -> None:
+        """Make a worker known and alive, and take its lock if this machine has one to take."""
+        self._open()
+        locks = self._leases.locks
+        assert locks is not None
+        locked = await asyncio.to_thread(_hold, locks, worker)
+        self._leases.adopt(worker)
+        lock = locks.identity(worker) if locked else ""
+        row = WorkerRow(worker, pid, version, now, 0, self._leases.boot, lock, lapsed=False)
+        await self._write(lambda on: claims.register(on, self._leases, row))
+
+    async def renew(self, worker: WorkerId) -> None:
+        """Extend a worker's lease: one statement, whatever it holds."""
+        await self._open().write(lambda on: claims.renew(on, self._leases, worker))
+
+    def lease_live(self, worker: WorkerId) -> bool:
+        """Whether the last lease of this worker that became durable has certainly not lapsed."""
+        self._refuse_in_child()
+        return self._leases.live(worker)
+
+    async def retire(self, worker: WorkerId, *, loose_ends: bool = False) -> None:
+        """The worker ends in order: what it held is free at once, its lock and lock file are gone.
+
+        With loose ends its row stays, and so does its lock, for as long as this process lives.
+        """
+        await self._write(lambda on: claims.retire(on, worker, remove=not loose_ends))
+        self._leases.forget(worker)
+        locks = self._leases.locks
+        if locks is not None:
+            (locks.keep if loose_ends else locks.release)(worker)
+
+    async def workers(self) -> tuple[WorkerInfo, ...]:
+        """All workers that are known."""
+        return tuple(self._leases.info(row) for row in await self._read(claims.list_workers))
+
+    async def is_dead(self, worker: WorkerId) -> bool:
+        """Whether its row is gone, or its lock on this machine is free. Nothing else is certainty."""
+        return self._leases.is_dead(await self._read(lambda on: claims.find_worker(on, worker)))
+
+    def abandon(self, worker: WorkerId) -> None:
+        """For tests: from now on the worker looks as if its process had been killed."""
+        self._leases.abandon(worker)
+
+    # --- appends
+
+    def append(self, plan: Plan) -> asyncio.Future[Receipt]:
+        """Make a plan durable: all of it, or nothing. Submitted at the call; the future ends when it is durable."""
+        try:
+            check_budget(plan)
+            self._open()
+            return self._appends.submit(plan)
+        except Error as refusal:
+            future: asyncio.Future[Receipt] = asyncio.get_running_loop().create_future()
+            future.set_exception(refusal)
+            future.exception()  # nobody has to await it
+            return future
+
+    async def _commit_appends(self, queue: deque[appends.AppendJob]) -> None:
+        chains = appends.take(queue)
+        await self._commit_chains(chains)
+        self._tell()
+
+    async def _commit_chains(self, chains: Sequence[appends.Chain]) -> None:
+        """Write them together; if something in one of them is to blame, find out which by halving."""
+        now = self._clock.wall_ms()
+        left: Sequence[appends.Chain] = ()
+        try:
+            left = await self._patiently(lambda on: appends.together(on, chains, self._leases, now))
+        except TROUBLE as problem:
+            if not is_refusal(problem):
+                _fail(chains, failure(problem, self.address.shown))
+            elif len(chains) > 1:
+                await self._commit_chains(chains[: len(chains) // 2])
+                await self._commit_chains(chains[len(chains) // 2 :])
+                return
+            else:
+                left = chains
+        except Exception as problem:  # noqa: BLE001 - also a bug: it must not stop the lane
+            _fail(chains, problem)
+        for chain in chains:
+            if chain not in left:
+                _settle(chain.jobs)
+        for chain in left:
+            await self._commit_alone(chain)
+
+    async def _commit_alone(self, chain: appends.Chain) -> None:
+        for job in chain.jobs:
+            plan, now = job.item, self._clock.wall_ms()
+            try:
+                job.result = await self._patiently(lambda on: appends.alone(on, plan, self._leases, now))  # noqa: B023 - awaited here
+            except TROUBLE as problem:
+                job.error = failure(problem, self.address.shown)
+            except Exception as refusal:  # noqa: BLE001 - also a bug: it must not stop the lane
+                job.error = refusal
+            job.settle()
+
+    async def _patiently(self, work: Callable[[Session], Awaitable[T]]) -> T:
+        return await self._open().patiently(work)
+
+    # --- admissions
+
+    async def admit(self, delivery: Delivery, *, claim_for: WorkerId | None = None) -> Admission:
+        """Put something into a stream's inbox, once. With `claim_for`, also claim the stream if it is free and idle."""
+        self._open()
+        admission = await self._admits.submit(admissions.Asked(delivery, claim_for))
+        if claim_for is None or not isinstance(admission, Admitted) or admission.fence is not None:
+            return admission
+        stream = await self.stream(delivery.stream)
+        if stream is None or stream.owner in (None, claim_for) or stream.owner_alive:
+            return admission
+        fence = await self._write(lambda on: claims.claim_idle(on, self._leases, delivery.stream, claim_for))
+        return replace(admission, fence=fence)
+
+    async def _commit_admits(self, queue: deque[admissions.AdmitJob]) -> None:
+        jobs = admissions.take(queue)
+        await self._admit_together(jobs)
+        self._tell()
+
+    async def _admit_together(self, jobs: Sequence[admissions.AdmitJob]) -> None:
+        now = self._clock.wall_ms()
+        left: Sequence[admissions.AdmitJob] = ()
+        try:
+            left = await self._patiently(lambda on: admissions.together(on, jobs, now))
+        except TROUBLE as problem:
+            if is_refusal(problem):
+                left = jobs
+            else:
+                _fail_jobs(jobs, failure(problem, self.address.shown))
+        except Exception as problem:  # noqa: BLE001 - also a bug: it must not stop the lane
+            _fail_jobs(jobs, problem)
+        for job in jobs:
+            if job not in left:
+                job.settle()
+        for job in left:
+            await self._admit_alone(job)
+
+    async def _admit_alone(self, job: admissions.AdmitJob) -> None:
+        now = self._clock.wall_ms()
+
+        async def work(on: Session) -> Admission:
+            async with on.transaction():
+                return await admissions.deliver(on, job.item.delivery, now)
+
+        try:
+            job.result = await self._patiently(work)
+        except TROUBLE as problem:
+            job.error = failure(problem, self.address.shown)
+        except Exception as refusal:  # noqa: BLE001 - also a bug: it must not stop the lane
+            job.error = refusal
+        job.settle()
+
+    async def annotate(self, stream: StreamId, entry: Entry) -> Annotated:
+        """Append an admitted record, by anyone, unfenced. `entry.key` decides: the first one stands.
+
+        Without a key there is nothing to tell a repetition by: if the connection breaks meanwhile, that is reported.
+        """
+        now = self._clock.wall_ms()
+        return await self._write(lambda on: admissions.annotate(on, stream, entry, now), again=entry.key is not None)
+
+    # --- claims
+
+    async def claim(self, stream: StreamId, worker: WorkerId) -> Claim | Held | None:
+        """Take a stream that no live worker holds (or that this worker holds). Raises the fence."""
+        return await self._write(lambda on: claims.claim(on, self._leases, stream, worker))
+
+    async def claimable(
+        self, worker: WorkerId, *, limit: int, now: int, tenant: Tenant | None = None
+    ) -> tuple[StreamId, ...]:
+        """Streams with work that this worker may drive, except those that somebody is just taking."""
+        asked = reads.Asked(worker, limit, now, tenant)
+        return await self._read(lambda on: reads.claimable(on, self._leases, asked))
+
+    async def next_due(self) -> int | None:
+        """The earliest timer of all streams."""
+        return await self._read(reads.next_due)
+
+    # --- reads
+
+    async def load(self, stream: StreamId, *, code: str) -> Loaded:
+        """What a new owner folds. Snapshots written by another code version are passed over."""
+        return await self._read(lambda on: reads.load(on, stream, code))
+
+    async def inbox(self, stream: StreamId) -> tuple[InboxRow, ...]:
+        """What waits for a stream, oldest first."""
+        return await self._read(lambda on: reads.inbox(on, stream))
+
+    async def read(
+        self, stream: StreamId, *, after: Seq = START, until: Seq | None = None, limit: int | None = None
+    ) -> tuple[Row, ...]:
+        """Log rows in order, `after` exclusive, `until` inclusive."""
+        return await self._read(lambda on: reads.read(on, stream, after=after, until=until, limit=limit))
+
+    async def find(self, stream: StreamId, key: str) -> Row | None:
+        """The row with this log key."""
+        return await self._read(lambda on: find_row(on, stream, key))
+
+    async def stream(self, stream: StreamId) -> StreamInfo | None:
+        """One stream's row."""
+        return await self._read(lambda on: reads.stream(on, self._leases, stream))
+
+    async def streams(
+        self, *, tenant: Tenant, kind: str, limit: int, before: tuple[int, StreamId] | None = None
+    ) -> tuple[StreamInfo, ...]:
+        """Streams, the most recently changed first."""
+        return await self._read(lambda on: reads.streams(on, self._leases, tenant, kind, limit=limit, before=before))
+
+    async def drop_snapshot(self, stream: StreamId) -> None:
+        """Forget a snapshot; nothing else changes."""
+        await self._write(lambda on: on.all("snapshot_drop", stream))
+
+    async def delete(self, stream: StreamId) -> bool:
+        """Remove a stream and everything it owns, physically."""
+        now = self._clock.wall_ms()
+        return await self._write(lambda on: admissions.delete(on, stream, now))
+
+    # --- promises and secrets
+
+    async def promise(self, promise: PromiseState) -> PromiseState:
+        """Create a promise if it does not exist; the stored one is returned."""
+        return await self._write(lambda on: admissions.make_promise(on, promise))
+
+    async def resolve(self, promise: PromiseId, resolution: Resolution, *, now: int) -> Resolved:
+        """Answer a promise: the first answer stands, and every stream that waits for it is woken with it."""
+        return await self._write(lambda on: admissions.resolve(on, promise, resolution, now))
+
+    async def peek(self, promise: PromiseId) -> PromiseState | None:
+        """A promise as it is now."""
+        return await self._read(lambda on: admissions.read_promise(on, promise))
+
+    async def secret(self, name: str) -> bytes:
+        """32 random bytes of this store."""
+        return await self._write(lambda on: admissions.secret(on, name))
+
+    # --- blobs, change, health
+
+    async def blob(self, hash: BlobHash) -> Blob:
+        """Stored bytes."""
+        return await self._read(lambda on: reads.blob(on, hash))
+
+    async def version(self) -> int:
+        """Changes soon after another process, or another store object of this one, has committed; never by our own
+        commits. Nothing is asked: it is what was heard.
+        """
+        self._open()
+        assert self._news is not None
+        return self._news.heard
+
+    async def check(self) -> tuple[Diagnosis, ...]:
+        """Look the store over: logs, references, schema version, the server's durability settings, stuck leases."""
+        return await self._read(lambda on: reads.check(on, self._leases))
+
+
+def _fail(chains: Sequence[appends.Chain], problem: Exception) -> None:
+    for chain in chains:
+        _fail_jobs(chain.jobs, problem)
+
+
+def _fail_jobs(jobs: Sequence[appends.AppendJob] | Sequence[admissions.AdmitJob], problem: Exception) -> None:
+    for job in jobs:
+        job.error = problem
+
+
+def _settle(jobs: Sequence[appends.AppendJob]) -> None:
+    for job in jobs:
+        job.settle()
+
+
+def _lock_folder() -> Path:
+    """Where the workers of this user and this machine keep their locks."""
+    base = os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir()
+    return Path(base) / f"perdure-{os.getuid() if hasattr(os, 'getuid') else 'user'}"
+
+
+def _hold(locks: WorkerLocks, worker: WorkerId) -> bool:
+    try:
+        return locks.hold(worker)
+    except OSError:  # no place for locks here: leases alone decide
+        return False
+
+
+def _after_fork() -> None:
+    for store in _living:
+        store._enter_child()  # pyright: ignore[reportPrivateUsage] - the hook belongs to the class
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,52 @@
+"""Named statements on one connection, and transactions around them. One statement is one round trip."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager
+
+from perdure.store.postgres.driver import Cells, Connection
+from perdure.store.protocol import Counters
+
+
+class Session:
+    """Runs named queries on a connection."""
+
+    def __init__(self, connection: Connection, queries: Mapping[str, str], counters: Counters) -> None:
+        self.connection = connection
+        self.counters = counters
+        self._queries = queries
+
+    async def all(self, name: str, *values: object) -> list[Cells]:
+        """Every row."""
+        self.counters.statements += 1
+        return await self.connection.fetch(self._queries[name], *values)
+
+    async def one(self, name: str, *values: object) -> Cells:
+        """The first row, or None."""
+        rows = await self.all(name, *values)
+        return rows[0] if rows else None
+
+    async def script(self, sql: str) -> None:
+        """Run statements that take no values."""
+        self.counters.statements += 1
+        await self.connection.execute(sql)
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncGenerator[None]:
+        """All of it or nothing. Whatever is raised inside rolls back; if even that fails, the connection is gone."""
+        await self.script("BEGIN ISOLATION LEVEL READ COMMITTED")
+        try:
+            yield
+        except BaseException:
+            await self._roll_back()
+            raise
+        await self.script("COMMIT")
+        self.counters.commits += 1
+
+    async def _roll_back(self) -> None:
+        try:
+            await self.script("ROLLBACK")
+        except BaseException:
+            self.connection.terminate()
+            raise

@@ -1,0 +1,65 @@
+"""A lane: everything queued while the last statement ran goes into the next one.
+
+Laws: jobs are taken in the order in which they were submitted. A job's future ends only after what it asked for is
+durable or refused. A caller that is cancelled cancels nothing. Nothing is ever delayed to wait for company.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+I = TypeVar("I")  # noqa: E741 - the item of a job
+R = TypeVar("R")
+
+
+@dataclass(slots=True, eq=False)
+class Job(Generic[I, R]):
+    """Something to write, and the future that tells how it went."""
+
+    item: I
+    future: asyncio.Future[R]
+    result: R | None = None
+    error: Exception | None = None
+
+    def settle(self) -> None:
+        """End the future, unless its caller was cancelled."""
+        if self.future.done():
+            return
+        if self.error is None:
+            self.future.set_result(self.result)  # pyright: ignore[reportArgumentType] - an R once the work is done
+        else:
+            self.future.set_exception(self.error)
+            self.future.exception()  # nobody has to await an append: not an "exception never retrieved"
+
+
+class Lane(Generic[I, R]):
+    """Jobs of one kind, one batch after another. `commit` takes what it wants from the queue and answers it."""
+
+    def __init__(self, commit: Callable[[deque[Job[I, R]]], Awaitable[None]]) -> None:
+        self._commit = commit
+        self._queue: deque[Job[I, R]] = deque()
+        self._task: asyncio.Task[None] | None = None
+
+    def submit(self, item: I) -> asyncio.Future[R]:
+        """Take a job at the call."""
+        job: Job[I, R] = Job(item, asyncio.get_running_loop().create_future())
+        self._queue.append(job)
+        if self._task is None:
+            self._task = asyncio.create_task(self._run(), name="perdure:lane")
+        return job.future
+
+    async def _run(self) -> None:
+        try:
+            while self._queue:
+                await self._commit(self._queue)
+        finally:
+            self._task = None
+
+    async def finish(self) -> None:
+        """Wait until everything that was submitted has been answered."""
+        while self._task is not None:
+            await asyncio.wait([self._task])

