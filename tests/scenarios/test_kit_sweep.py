@@ -220,7 +220,7 @@ def test_what_the_script_does_not_wait_for_is_waited_for() -> None:
 def doubtful(store: Store, world: World) -> Runtime:
     """Runs into its timeout even undisturbed."""
 
-    @tool(timeout="20ms")
+    @tool(timeout="250ms")
     async def charge(ctx: ToolContext, cents: int) -> str:
         """Charge, and never hear of it again."""
         world.note("charge", key=ctx.idempotency_key)

@@ -407,7 +407,7 @@ async def test_did_not_happen_is_not_believed_while_our_own_thread_may_still_do_
     release = threading.Event()
     ran: list[int] = []
 
-    @tool(timeout="40ms", probe=lambda ctx: DidNotHappen())
+    @tool(timeout="250ms", probe=lambda ctx: DidNotHappen())
     def charge(ctx: ToolContext) -> None:
         """Charge, some time."""
         ran.append(ctx.attempt)
@@ -431,7 +431,7 @@ async def test_did_not_happen_is_not_believed_of_a_cancelled_body_either(desk: D
 
     release = threading.Event()
 
-    @tool(timeout="40ms", probe=lambda ctx: DidNotHappen())
+    @tool(timeout="250ms", probe=lambda ctx: DidNotHappen())
     async def charge(ctx: ToolContext) -> None:
         """Charge, in a thread of its own making."""
         await asyncio.to_thread(blocking, ctx.attempt)

@@ -4,25 +4,37 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from perdure.codec import decode, encode
-from perdure.commit.plan import Entry
+from perdure.commit.changes import (
+    REDACTED,
+    Label,
+    NewStream,
+    Redaction,
+    record_unknown,
+    stream_exists,
+    stream_moved,
+)
+from perdure.commit.plan import Blob, Entry
 from perdure.ids import Fence, PromiseId, Seq, StreamId, WorkerId, stream_names
 from perdure.inbox.admit import (
     Admission,
     Admitted,
     Delivery,
+    blob_unknown,
     decide,
+    delivery,
     ids_of,
     is_news,
     opens,
     stream_unknown,
     wake,
 )
+from perdure.inbox.items import Wake
 from perdure.store.postgres.driver import UniqueViolationError
-from perdure.store.postgres.log import find_row, log_rows, write_log
+from perdure.store.postgres.log import admitted_row, append_admitted, check_keys, find_row, write_log
 from perdure.store.postgres.tx import Session
 from perdure.store.postgres.writer import Job
 from perdure.store.protocol import Accepted, AlreadyResolved, Annotated, Resolved, Unknown
@@ -64,9 +76,12 @@ async def together(on: Session, jobs: Sequence[AdmitJob], now: int) -> list[Admi
     One that was admitted and might be driven by its sender, if only the worker that holds the stream were gone, has an
     answer without a fence.
     """
-    asked = [job.item for job in jobs]
+    simple = [i for i, job in enumerate(jobs) if not (job.item.delivery.blobs or job.item.delivery.refers)]
+    if not simple:
+        return list(jobs)
+    asked = [jobs[i].item for i in simple]
     opening = {a.delivery.stream: a for a in reversed(asked) if a.delivery.agent is not None}
-    rows = await on.all("admit", *_deliveries(asked), *_openings(list(opening.values()), now))
+    rows = await on.all("admit", *_deliveries(simple, asked), *_openings(list(opening.values()), now))
     on.counters.commits += 1
     answers: dict[int, tuple[int, WorkerId | None, Fence | None]] = {i: (id, by, fence) for i, id, by, fence in rows}
     given: set[StreamId] = set()
@@ -79,11 +94,11 @@ async def together(on: Session, jobs: Sequence[AdmitJob], now: int) -> list[Admi
     return [job for i, job in enumerate(jobs) if i not in answers]
 
 
-def _deliveries(asked: Sequence[Asked]) -> list[list[object]]:
+def _deliveries(places: Sequence[int], asked: Sequence[Asked]) -> list[list[object]]:
     new = [a.delivery for a in asked]
     ids = [ids_of(d.item) for d in new]
     return [
-        list(range(len(new))),
+        list(places),
         [d.stream for d in new],
         [d.source_key for d in new],
         [d.content for d in new],
@@ -118,31 +133,83 @@ def _openings(asked: Sequence[Asked], now: int) -> list[object]:
 async def deliver(on: Session, new: Delivery, now: int) -> Admission:
     """Inside a transaction: put something into a stream's inbox, once; open the stream if the delivery says so."""
     stream = await _target(on, new, now)
+    if new.blobs or new.refers:
+        known = await on.one("admission_find", stream, new.source_key)
+        if known is None:  # bytes of what is refused are not kept
+            await _refer(on, stream, new.blobs)
+            await _refer_again(on, stream, new)
     added = await on.one("admission_insert", stream, new.source_key, new.content, *ids_of(new.item))
     if added is None:
         judged = decide(tuple(await on.one("admission_find", stream, new.source_key)), new)
         assert judged is not None
         return judged
-    (inbox_id,) = await on.one("inbox_insert", stream, new.source_key, new.at, is_news(new.item), new.data)
-    return Admitted(inbox_id)
+    return Admitted(await _put(on, stream, new))
 
 
 async def _target(on: Session, new: Delivery, now: int) -> int:
     target = await on.one("stream_target", new.stream)
     if not opens(target[1] if target else None, new):
         return target[0]
-    tenant, kind, name = stream_names(new.stream)
-    opened = await on.one("stream_open", new.stream, tenant, kind, name, new.agent, FORMAT, now)
-    if opened is None:  # somebody else was faster
-        target = await on.one("stream_target", new.stream)
-        opens(target[1], new)
-        return target[0]
-    await write_log(on, opened[0], Seq(1), (Entry.of(SessionOpened(agent=new.agent or ""), at=new.at),), by=None)
+    opened = Entry.of(SessionOpened(agent=new.agent or ""), at=new.at)
+    stream = await _begin_stream(on, new.stream, new.agent or "", (opened,), now)
+    if stream is not None:
+        return stream
+    target = await on.one("stream_target", new.stream)  # somebody else was faster
+    opens(target[1], new)
+    return target[0]
+
+
+async def _begin_stream(on: Session, name: StreamId, agent: str, entries: Sequence[Entry], now: int) -> int | None:
+    """A new stream with these records; None if there is one of that name."""
+    format = max([FORMAT, *(entry.version for entry in entries)])
+    opened = await on.one("stream_open", name, *stream_names(name), agent, format, now, len(entries))
+    if opened is None:
+        return None
+    await check_keys(on, name, opened[0], entries)
+    await write_log(on, opened[0], Seq(1), entries, by=None)
     return opened[0]
 
 
-async def annotate(on: Session, name: StreamId, entry: Entry, now: int) -> Annotated:
+async def create(on: Session, new: NewStream, now: int) -> None:
+    """A stream with its past."""
+    async with on.transaction():
+        stream = await _begin_stream(on, new.stream, new.agent, new.entries, now)
+        if stream is None:
+            raise stream_exists(new.stream)
+        await _refer(on, stream, new.blobs)
+        if new.admissions:
+            rows = [(a.source_key, a.content, a.turn, a.input) for a in new.admissions]
+            await on.all("admissions_put", stream, *([row[i] for row in rows] for i in range(4)))
+        await _relabel(on, stream, new.stream, new.label)
+
+
+async def _refer(on: Session, stream: int, blobs: Iterable[Blob]) -> None:
+    """Store bytes that are not there yet, and let a stream refer to them."""
+    by_hash = {blob.hash: blob for blob in blobs}
+    if by_hash:
+        sorted_blobs = [by_hash[hash] for hash in sorted(by_hash)]
+        media_types, data = [b.media_type for b in sorted_blobs], [b.data for b in sorted_blobs]
+        await on.all("blobs_put", stream, sorted(by_hash), media_types, data)
+
+
+async def _refer_again(on: Session, stream: int, new: Delivery) -> None:
+    """Bytes may be referred to again by whose tenant has them."""
+    if not new.refers:
+        return
+    known = {hash for (hash,) in await on.all("blobs_refer", stream, list(new.refers), stream_names(new.stream)[0])}
+    for hash in new.refers:
+        if hash not in known:
+            raise blob_unknown(hash)
+
+
+async def annotate(on: Session, name: StreamId, entry: Entry, label: Label | None, now: int) -> Annotated:
     """Append an admitted record; under a key that is taken, the record that has it."""
+    if label is not None:
+        async with on.transaction():
+            stream, _, row, new = await append_admitted(on, name, entry, now)
+            if new:
+                await _relabel(on, stream, name, label)
+        return Annotated(row, new=new)
     while True:
         try:
             added = await on.one(
@@ -152,13 +219,46 @@ async def annotate(on: Session, name: StreamId, entry: Entry, now: int) -> Annot
             continue  # somebody took the key between our look and our turn
         if added is not None:
             on.counters.commits += 1
-            row = (added[0], entry.at, entry.kind, entry.data, entry.key, entry.version)
-            return Annotated(log_rows(name, [row])[0], new=True)
+            return Annotated(admitted_row(name, added[0], entry), new=True)
         if await on.one("stream_target", name) is None:
             raise stream_unknown(name)
         known = await find_row(on, name, entry.key) if entry.key is not None else None
         if known is not None:
             return Annotated(known, new=False)
+
+
+async def _relabel(on: Session, stream: int, name: StreamId, label: Label) -> None:
+    if label.title is not None:
+        await on.all("title_put", stream, label.title)
+    if label.tags is not None:
+        await on.all("tags_clear", stream)
+        await on.all("tags_put", stream_names(name)[0], stream, list(label.tags))
+
+
+async def redact(on: Session, redaction: Redaction, now: int) -> Annotated:
+    """Replace what a record said, once; its snapshot and the references it alone had go too."""
+    name = redaction.stream
+    async with on.transaction():
+        stream, last_seq, row, new = await append_admitted(on, name, redaction.note, now)
+        if not new:
+            return Annotated(row, new=False)
+        (last_inbox,) = await on.one("inbox_last", stream)
+        if redaction.drops and (last_seq != redaction.known_seq or last_inbox > redaction.known_inbox):
+            raise stream_moved(name)
+        if redaction.seq > last_seq or not await on.all("log_rewrite", stream, redaction.seq, redaction.data):
+            raise record_unknown(name, redaction.seq)
+        await on.all("snapshot_drop", name)
+        if redaction.drops:
+            await on.all("blobs_unrefer", stream, list(redaction.drops))
+            await on.all("blob_collect", list(redaction.drops))
+        wake_owner = delivery(name, f"{REDACTED}:{redaction.seq}", Wake(reason=REDACTED), at=redaction.at)
+        await _put(on, stream, wake_owner)
+    return Annotated(row, new=True)
+
+
+async def _put(on: Session, stream: int, new: Delivery) -> int:
+    (inbox_id,) = await on.one("inbox_insert", stream, new.source_key, new.at, is_news(new.item), new.data)
+    return inbox_id
 
 
 async def delete(on: Session, name: StreamId, now: int) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from perdure.commit.plan import Entry, key_taken
 from perdure.ids import Seq, StreamId
+from perdure.inbox.admit import stream_unknown
 from perdure.store.postgres.driver import Cells
 from perdure.store.postgres.tx import Session
 from perdure.vocab.records import Row
@@ -52,6 +53,32 @@ async def check_keys(on: Session, name: StreamId, stream: int, entries: Sequence
         if key in taken:
             raise key_taken(name, key, taken[key])
         taken[key] = kind
+
+
+async def append_admitted(on: Session, name: StreamId, entry: Entry, now: int) -> tuple[int, Seq, Row, bool]:
+    """Inside a transaction: append an admitted record, or find the one that has its key.
+
+    Gives the stream's number, its last seq before, the row, and whether it is new. The stream stays locked.
+
+    Raises:
+        Error: `session_unknown`.
+    """
+    found = await on.one("stream_lock", name)
+    if found is None:
+        raise stream_unknown(name)
+    stream, _owner, _fence, _n, last_seq, format = found
+    known = await find_row(on, name, entry.key) if entry.key is not None else None
+    if known is not None:
+        return stream, last_seq, known, False
+    seq = Seq(last_seq + 1)
+    await write_log(on, stream, seq, (entry,), by=None)
+    await on.all("stream_annotated", stream, seq, max(format, entry.version), now)
+    return stream, last_seq, admitted_row(name, seq, entry), True
+
+
+def admitted_row(name: StreamId, seq: Seq, entry: Entry) -> Row:
+    """An entry as it stands in the log."""
+    return log_rows(name, [(seq, entry.at, entry.kind, entry.data, entry.key, entry.version)])[0]
 
 
 async def find_row(on: Session, stream: StreamId, key: str) -> Row | None:

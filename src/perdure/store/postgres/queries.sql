@@ -163,6 +163,9 @@ SELECT key, kind FROM perdure.log WHERE stream = $1 AND key = ANY ($2::text[])
 SELECT l.seq, l.at, l.kind, l.data, l.key, l.version
 FROM perdure.streams AS s JOIN perdure.log AS l ON l.stream = s.id AND l.key = $2 WHERE s.stream = $1
 
+-- name: log_rewrite
+UPDATE perdure.log SET data = $3 WHERE stream = $1 AND seq = $2 RETURNING seq
+
 -- name: log_read
 SELECT l.seq, l.at, l.kind, l.data, l.key, l.version
 FROM perdure.streams AS s JOIN perdure.log AS l ON l.stream = s.id
@@ -183,6 +186,9 @@ UNION ALL
 SELECT 2, i.id, i.at, i.source_key, i.data, NULL, 0 FROM perdure.inbox AS i WHERE i.stream = (SELECT id FROM s)
 ORDER BY 1, 2
 
+-- name: inbox_last
+SELECT coalesce(max(id), 0) FROM perdure.inbox WHERE stream = $1
+
 -- name: inbox_read
 SELECT i.id, i.source_key, i.data, i.at FROM perdure.streams AS s JOIN perdure.inbox AS i ON i.stream = s.id
 WHERE s.stream = $1 ORDER BY i.id
@@ -192,6 +198,31 @@ SELECT min(due_at) FROM perdure.timers
 
 -- name: blob_read
 SELECT media_type, data FROM perdure.blobs WHERE hash = $1
+
+-- name: blob_read_held
+SELECT b.media_type, b.data FROM perdure.blobs AS b JOIN perdure.blob_refs AS r ON r.hash = b.hash
+JOIN perdure.streams AS s ON s.id = r.stream WHERE b.hash = $1 AND s.stream = $2
+
+-- name: blobs_put
+WITH stored AS (
+    INSERT INTO perdure.blobs (hash, media_type, data)
+    SELECT b.hash, b.media_type, b.data FROM unnest($2::text[], $3::text[], $4::bytea[]) AS b (hash, media_type, data)
+    ON CONFLICT DO NOTHING
+)
+INSERT INTO perdure.blob_refs (stream, hash) SELECT $1, h FROM unnest($2::text[]) AS h ON CONFLICT DO NOTHING
+
+-- name: blobs_refer
+-- Bytes may be referred to again by whose tenant has them. The references that count are held still meanwhile.
+WITH known AS (
+    SELECT r.hash FROM perdure.blob_refs AS r JOIN perdure.streams AS s ON s.id = r.stream
+    WHERE r.hash = ANY ($2::text[]) AND s.tenant = $3 FOR SHARE OF r
+), referred AS (
+    INSERT INTO perdure.blob_refs (stream, hash) SELECT DISTINCT $1::bigint, k.hash FROM known AS k ON CONFLICT DO NOTHING
+)
+SELECT DISTINCT hash FROM known
+
+-- name: blobs_unrefer
+DELETE FROM perdure.blob_refs WHERE stream = $1 AND hash = ANY ($2::text[])
 
 -- name: blob_owned
 SELECT hash FROM perdure.blob_refs WHERE stream = $1 ORDER BY hash
@@ -209,13 +240,18 @@ SELECT id, agent FROM perdure.streams WHERE stream = $1
 -- name: stream_open
 INSERT INTO perdure.streams (stream, tenant, kind, name, agent, format, last_seq, fence, n, owner, active, parked,
     created_at, updated_at)
-VALUES ($1, $2, $3, $4, $5, $6, 1, coalesce((SELECT fence FROM perdure.graves WHERE stream = $1), 0), 0, NULL, false,
+VALUES ($1, $2, $3, $4, $5, $6, $8, coalesce((SELECT fence FROM perdure.graves WHERE stream = $1), 0), 0, NULL, false,
     false, $7, $7)
 ON CONFLICT (stream) DO NOTHING RETURNING id
 
 -- name: admission_insert
 INSERT INTO perdure.admissions (stream, source_key, content, turn, input) VALUES ($1, $2, $3, $4, $5)
 ON CONFLICT DO NOTHING RETURNING stream
+
+-- name: admissions_put
+INSERT INTO perdure.admissions (stream, source_key, content, turn, input)
+SELECT $1, a.source_key, a.content, a.turn, a.input
+FROM unnest($2::text[], $3::text[], $4::text[], $5::text[]) AS a (source_key, content, turn, input)
 
 -- name: admission_find
 SELECT content, turn, input FROM perdure.admissions WHERE stream = $1 AND source_key = $2
@@ -233,6 +269,9 @@ WITH s AS (
 )
 INSERT INTO perdure.log (stream, seq, at, kind, version, key, fence, n, data)
 SELECT s.id, s.last_seq, $2, $3, $4, $5, NULL, NULL, $6 FROM s RETURNING seq
+
+-- name: stream_annotated
+UPDATE perdure.streams SET last_seq = $2, format = $3, updated_at = $4 WHERE id = $1
 
 -- name: claim_free
 -- Nobody, or this worker itself, holds it: no lease to look at.
@@ -340,15 +379,37 @@ ORDER BY s.id LIMIT $6 FOR NO KEY UPDATE OF s SKIP LOCKED
 
 -- name: stream_read
 SELECT s.stream, s.tenant, s.kind, s.name, s.agent, s.last_seq, s.fence, s.owner, s.active, s.parked,
-    (SELECT count(*) FROM perdure.inbox AS i WHERE i.stream = s.id) AS waiting, s.created_at, s.updated_at
+    (SELECT count(*) FROM perdure.inbox AS i WHERE i.stream = s.id) AS waiting, s.created_at, s.updated_at,
+    (SELECT t.title FROM perdure.titles AS t WHERE t.stream = s.id) AS title,
+    ARRAY(SELECT g.tag FROM perdure.tags AS g WHERE g.stream = s.id ORDER BY g.tag) AS tags
 FROM perdure.streams AS s WHERE s.stream = $1
 
 -- name: stream_list
 SELECT s.stream, s.tenant, s.kind, s.name, s.agent, s.last_seq, s.fence, s.owner, s.active, s.parked,
-    (SELECT count(*) FROM perdure.inbox AS i WHERE i.stream = s.id) AS waiting, s.created_at, s.updated_at
+    (SELECT count(*) FROM perdure.inbox AS i WHERE i.stream = s.id) AS waiting, s.created_at, s.updated_at,
+    (SELECT t.title FROM perdure.titles AS t WHERE t.stream = s.id) AS title,
+    ARRAY(SELECT g.tag FROM perdure.tags AS g WHERE g.stream = s.id ORDER BY g.tag) AS tags
 FROM perdure.streams AS s
 WHERE s.tenant = $1 AND s.kind = $2 AND (s.updated_at, s.stream) < ($3, $4)
 ORDER BY s.updated_at DESC, s.stream DESC LIMIT $5
+
+-- name: stream_list_tagged
+SELECT s.stream, s.tenant, s.kind, s.name, s.agent, s.last_seq, s.fence, s.owner, s.active, s.parked,
+    (SELECT count(*) FROM perdure.inbox AS i WHERE i.stream = s.id) AS waiting, s.created_at, s.updated_at,
+    (SELECT t.title FROM perdure.titles AS t WHERE t.stream = s.id) AS title,
+    ARRAY(SELECT g.tag FROM perdure.tags AS g WHERE g.stream = s.id ORDER BY g.tag) AS tags
+FROM perdure.tags AS wanted JOIN perdure.streams AS s ON s.id = wanted.stream
+WHERE wanted.tenant = $1 AND wanted.tag = $6 AND s.kind = $2 AND (s.updated_at, s.stream) < ($3, $4)
+ORDER BY s.updated_at DESC, s.stream DESC LIMIT $5
+
+-- name: title_put
+INSERT INTO perdure.titles (stream, title) VALUES ($1, $2) ON CONFLICT (stream) DO UPDATE SET title = excluded.title
+
+-- name: tags_clear
+DELETE FROM perdure.tags WHERE stream = $1
+
+-- name: tags_put
+INSERT INTO perdure.tags (tenant, tag, stream) SELECT $1, t, $2 FROM unnest($3::text[]) AS t ON CONFLICT DO NOTHING
 
 -- name: stream_unfinished
 SELECT owner, count(*) FROM perdure.streams WHERE active GROUP BY owner

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from perdure.commit.plan import Blob, Snapshot
 from perdure.errors import Code, Error
 from perdure.ids import BlobHash, Seq, StreamId, Tenant, WorkerId
-from perdure.inbox.items import read as read_item
 from perdure.store.postgres.claims import find_worker, list_workers
 from perdure.store.postgres.driver import Cells
 from perdure.store.postgres.leases import Leases
@@ -57,7 +56,7 @@ async def load(on: Session, stream: StreamId, code: str) -> Loaded:
         elif part == 1:
             rows.append((seq, at, kind, data, key, version))
         else:
-            waiting.append(InboxRow(seq, stream, kind, read_item(data), at))
+            waiting.append(InboxRow(seq, stream, kind, data, at))
     return Loaded(snapshot, log_rows(stream, rows), tuple(waiting))
 
 
@@ -72,7 +71,7 @@ async def read(
 async def inbox(on: Session, stream: StreamId) -> tuple[InboxRow, ...]:
     """What waits for a stream."""
     found = await on.all("inbox_read", stream)
-    return tuple(InboxRow(id, stream, source_key, read_item(data), at) for id, source_key, data, at in found)
+    return tuple(InboxRow(id, stream, source_key, data, at) for id, source_key, data, at in found)
 
 
 async def stream(on: Session, leases: Leases, name: StreamId) -> StreamInfo | None:
@@ -85,17 +84,31 @@ async def stream(on: Session, leases: Leases, name: StreamId) -> StreamInfo | No
     return _info(found, {owner} if owner is not None and alive else set())
 
 
-async def streams(
-    on: Session, leases: Leases, tenant: Tenant, kind: str, *, limit: int, before: tuple[int, StreamId] | None
-) -> tuple[StreamInfo, ...]:
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Which streams are listed, after which, and how many."""
+
+    tenant: Tenant
+    kind: str
+    limit: int
+    before: tuple[int, StreamId] | None
+    tag: str | None
+
+
+async def streams(on: Session, leases: Leases, page: Page) -> tuple[StreamInfo, ...]:
     """A page of streams."""
-    rows = await on.all("stream_list", tenant, kind, *(before or (_MAX, "")), limit)
+    place = (page.tenant, page.kind, *(page.before or (_MAX, "")), page.limit)
+    if page.tag is None:
+        rows = await on.all("stream_list", *place)
+    else:
+        rows = await on.all("stream_list_tagged", *place, page.tag)
     alive = {row.id for row in await list_workers(on) if not leases.is_gone(row)}
     return tuple(_info(row, alive) for row in rows)
 
 
 def _info(row: Cells, alive: Iterable[WorkerId]) -> StreamInfo:
-    stream, tenant, kind, name, agent, last_seq, fence, owner, active, parked, waiting, created_at, updated_at = row
+    stream, tenant, kind, name, agent, last_seq, fence, owner, active, parked, *rest = row
+    waiting, created_at, updated_at, title, tags = rest
     return StreamInfo(
         stream=stream,
         tenant=tenant,
@@ -111,12 +124,14 @@ def _info(row: Cells, alive: Iterable[WorkerId]) -> StreamInfo:
         waiting_inputs=waiting,
         created_at=created_at,
         updated_at=updated_at,
+        title=title or "",
+        tags=tuple(tags),
     )
 
 
-async def blob(on: Session, hash: BlobHash) -> Blob:
-    """Stored bytes."""
-    found = await on.one("blob_read", hash)
+async def blob(on: Session, hash: BlobHash, stream: StreamId | None) -> Blob:
+    """Stored bytes; with a stream, only if it holds a reference."""
+    found = await on.one("blob_read", hash) if stream is None else await on.one("blob_read_held", hash, stream)
     if found is None:
         raise Error(Code.BLOB_UNKNOWN, "there are no stored bytes of this name", blob=hash)
     return Blob(hash, *found)

@@ -35,11 +35,11 @@ CREATE TABLE perdure.log (
     stream bigint NOT NULL,
     seq bigint NOT NULL,
     at bigint NOT NULL,
-    kind text NOT NULL,
-    version int NOT NULL,
-    key text COLLATE "C",
     fence bigint,
     n bigint,
+    version int NOT NULL,
+    kind text NOT NULL,
+    key text COLLATE "C",
     data bytea NOT NULL,
     PRIMARY KEY (stream, seq)
 );
@@ -131,6 +131,21 @@ CREATE TABLE perdure.secrets (
     name text COLLATE "C" PRIMARY KEY,
     value bytea NOT NULL
 );
+
+-- How a session is listed and found: a projection of its `title_set` and `tags_set` records.
+CREATE TABLE perdure.titles (
+    stream bigint PRIMARY KEY REFERENCES perdure.streams (id) ON DELETE CASCADE,
+    title text NOT NULL
+);
+
+-- The tenant is repeated so that one tenant's tags never lead through another's rows.
+CREATE TABLE perdure.tags (
+    tenant text COLLATE "C" NOT NULL,
+    tag text COLLATE "C" NOT NULL,
+    stream bigint NOT NULL REFERENCES perdure.streams (id) ON DELETE CASCADE,
+    PRIMARY KEY (tenant, tag, stream)
+);
+CREATE INDEX tags_stream ON perdure.tags (stream);
 
 -- Moves after commits, for those who cannot listen.
 CREATE SEQUENCE perdure.pulse;

@@ -8,11 +8,14 @@ import tempfile
 import weakref
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
 from perdure.clock import Clock
+from perdure.commit.changes import Label, NewStream, Redaction
 from perdure.commit.plan import Blob, Entry, Plan, Receipt, check_budget
 from perdure.errors import Code, Error
 from perdure.ids import BlobHash, PromiseId, Seq, StreamId, Tenant, WorkerId
@@ -267,7 +270,7 @@ class PostgresStore:
         if claim_for is None or not isinstance(admission, Admitted) or admission.fence is not None:
             return admission
         stream = await self.stream(delivery.stream)
-        if stream is None or stream.owner in (None, claim_for) or stream.owner_alive:
+        if stream is None or stream.owner == claim_for or stream.owner_alive:
             return admission
         fence = await self._write(lambda on: claims.claim_idle(on, self._leases, delivery.stream, claim_for))
         return replace(admission, fence=fence)
@@ -310,13 +313,36 @@ class PostgresStore:
             job.error = refusal
         job.settle()
 
-    async def annotate(self, stream: StreamId, entry: Entry) -> Annotated:
+    async def annotate(self, stream: StreamId, entry: Entry, *, label: Label | None = None) -> Annotated:
         """Append an admitted record, by anyone, unfenced. `entry.key` decides: the first one stands.
 
         Without a key there is nothing to tell a repetition by: if the connection breaks meanwhile, that is reported.
         """
         now = self._clock.wall_ms()
-        return await self._write(lambda on: admissions.annotate(on, stream, entry, now), again=entry.key is not None)
+        work = partial(admissions.annotate, name=stream, entry=entry, label=label, now=now)
+        return await self._write(work, again=entry.key is not None)
+
+    async def redact(self, redaction: Redaction) -> Annotated:
+        """Take what a record said out of the tables, once, and let the server sweep what it left.
+
+        The server's own write-ahead log and its backups keep what they have, for as long as they keep anything.
+        """
+        now = self._clock.wall_ms()
+        noted = await self._write(lambda on: admissions.redact(on, redaction, now))
+        await self._sweep()
+        return noted
+
+    async def _sweep(self) -> None:
+        """Dead rows stay on their pages until swept. Only the owner of the tables may; else it happens later."""
+        schema = self.address.schema
+        tables = ", ".join(f"{schema}.{table}" for table in ("log", "blobs", "snapshots"))
+        with suppress(*TROUBLE):
+            await self._open().patiently(lambda on: on.script(f"VACUUM (SKIP_LOCKED, TRUNCATE FALSE) {tables}"))
+
+    async def create(self, new: NewStream) -> None:
+        """A stream with its past, all of it or nothing."""
+        now = self._clock.wall_ms()
+        await self._write(lambda on: admissions.create(on, new, now))
 
     # --- claims
 
@@ -360,17 +386,24 @@ class PostgresStore:
         return await self._read(lambda on: reads.stream(on, self._leases, stream))
 
     async def streams(
-        self, *, tenant: Tenant, kind: str, limit: int, before: tuple[int, StreamId] | None = None
+        self,
+        *,
+        tenant: Tenant,
+        kind: str,
+        limit: int,
+        before: tuple[int, StreamId] | None = None,
+        tag: str | None = None,
     ) -> tuple[StreamInfo, ...]:
         """Streams, the most recently changed first."""
-        return await self._read(lambda on: reads.streams(on, self._leases, tenant, kind, limit=limit, before=before))
+        page = reads.Page(tenant, kind, limit, before, tag)
+        return await self._read(lambda on: reads.streams(on, self._leases, page))
 
     async def drop_snapshot(self, stream: StreamId) -> None:
         """Forget a snapshot; nothing else changes."""
         await self._write(lambda on: on.all("snapshot_drop", stream))
 
     async def delete(self, stream: StreamId) -> bool:
-        """Remove a stream and everything it owns, physically."""
+        """Remove a stream and everything it owns. Its dead rows go when the server sweeps its tables."""
         now = self._clock.wall_ms()
         return await self._write(lambda on: admissions.delete(on, stream, now))
 
@@ -394,9 +427,9 @@ class PostgresStore:
 
     # --- blobs, change, health
 
-    async def blob(self, hash: BlobHash) -> Blob:
-        """Stored bytes."""
-        return await self._read(lambda on: reads.blob(on, hash))
+    async def blob(self, hash: BlobHash, *, stream: StreamId | None = None) -> Blob:
+        """Stored bytes; with a stream, only if it holds a reference."""
+        return await self._read(lambda on: reads.blob(on, hash, stream))
 
     async def version(self) -> int:
         """Changes soon after another process, or another store object of this one, has committed; never by our own
