@@ -9,9 +9,12 @@ from perdure.errors import Code, Error
 from perdure.ids import VERSION as __version__
 
 if TYPE_CHECKING:
+    from perdure.effects.attachments import Attachment
     from perdure.observe.events import Cursor, Delta, Event, Fact, Gap, OutputDelta, Progress
     from perdure.observe.why import Why
     from perdure.runtime.agent import Agent
+    from perdure.runtime.deps import DepsContext, per_turn
+    from perdure.runtime.instructions import InstructionsContext
     from perdure.runtime.runtime import Runtime, Tuning, run
     from perdure.runtime.session import Sent, Session
     from perdure.runtime.shared import TurnResult
@@ -27,21 +30,26 @@ if TYPE_CHECKING:
     from perdure.tools.registry import ToolRegistry
     from perdure.tools.verdicts import DidNotHappen, Happened, Unknown
     from perdure.vocab.effects import PreparedToolCall
+    from perdure.vocab.messages import AttachmentRef
     from perdure.vocab.tools import RetryPolicy, ToolHints, ToolManifest
     from perdure.vocab.usage import Usage
 
 _WHERE = {
     "Agent": "perdure.runtime.agent",
+    "Attachment": "perdure.effects.attachments",
+    "AttachmentRef": "perdure.vocab.messages",
     "CancelToken": "perdure.tools.context",
     "ChildCall": "perdure.tools.clients.dispatch",
     "Cursor": "perdure.observe.events",
     "Delta": "perdure.observe.events",
+    "DepsContext": "perdure.runtime.deps",
     "DidNotHappen": "perdure.tools.verdicts",
     "DirectRequest": "perdure.tools.clients.completions",
     "Event": "perdure.observe.events",
     "Fact": "perdure.observe.events",
     "Gap": "perdure.observe.events",
     "Happened": "perdure.tools.verdicts",
+    "InstructionsContext": "perdure.runtime.instructions",
     "OutcomeUnknown": "perdure.tools.errors",
     "OutputDelta": "perdure.observe.events",
     "PreparedToolCall": "perdure.vocab.effects",
@@ -66,17 +74,21 @@ _WHERE = {
     "Unknown": "perdure.tools.verdicts",
     "Usage": "perdure.vocab.usage",
     "Why": "perdure.observe.why",
+    "per_turn": "perdure.runtime.deps",
     "run": "perdure.runtime.runtime",
     "tool": "perdure.tools.decorator",
 }
 
 __all__ = [
     "Agent",
+    "Attachment",
+    "AttachmentRef",
     "CancelToken",
     "ChildCall",
     "Code",
     "Cursor",
     "Delta",
+    "DepsContext",
     "DidNotHappen",
     "DirectRequest",
     "Error",
@@ -84,6 +96,7 @@ __all__ = [
     "Fact",
     "Gap",
     "Happened",
+    "InstructionsContext",
     "OutcomeUnknown",
     "OutputDelta",
     "PreparedToolCall",
@@ -109,6 +122,7 @@ __all__ = [
     "Usage",
     "Why",
     "__version__",
+    "per_turn",
     "run",
     "tool",
 ]

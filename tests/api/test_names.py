@@ -11,11 +11,14 @@ import perdure
 
 NAMES = [
     "Agent",
+    "Attachment",
+    "AttachmentRef",
     "CancelToken",
     "ChildCall",
     "Code",
     "Cursor",
     "Delta",
+    "DepsContext",
     "DidNotHappen",
     "DirectRequest",
     "Error",
@@ -23,6 +26,7 @@ NAMES = [
     "Fact",
     "Gap",
     "Happened",
+    "InstructionsContext",
     "OutcomeUnknown",
     "OutputDelta",
     "PreparedToolCall",
@@ -48,6 +52,7 @@ NAMES = [
     "Usage",
     "Why",
     "__version__",
+    "per_turn",
     "run",
     "tool",
 ]

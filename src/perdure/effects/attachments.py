@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from perdure.errors import Code, Error
@@ -27,10 +27,11 @@ MEDIA_TYPES = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Attachment:
-    """Something to show a model: stored already, or bytes still in hand."""
+    """Something to show a model: bytes still in hand, or stored already."""
 
     media_type: str = ""
-    data: bytes = b""
+    data: bytes = field(default=b"", repr=False)
+    name: str = ""
     reference: AttachmentRef | None = None
 
 
@@ -56,15 +57,8 @@ async def _reference(attachment: Attachment, store: AttachmentStore) -> Attachme
     if attachment.reference is not None:
         return attachment.reference
     if not attachment.data:
-        raise Error(
-            Code.RUNTIME_EFFECT_ATTACHMENT_MISSING_REFERENCE, "an attachment has neither a reference nor any bytes"
-        )
-    if attachment.media_type not in MEDIA_TYPES:
-        raise Error(
-            Code.RUNTIME_EFFECT_ATTACHMENT_MEDIA_TYPE,
-            f"the media type {attachment.media_type!r} cannot be stored as an attachment",
-            hint=f"one of {', '.join(sorted(MEDIA_TYPES))}",
-        )
+        raise no_bytes()
+    check_media_type(attachment.media_type)
     try:
         return await store.put(attachment.data, attachment.media_type)
     except Exception as problem:
@@ -73,3 +67,59 @@ async def _reference(attachment: Attachment, store: AttachmentStore) -> Attachme
             "an attachment could not be stored before the effect",
             because=str(problem),
         ) from problem
+
+
+def check_media_type(media_type: str) -> None:
+    """Refuse what no model reads.
+
+    Raises:
+        Error: `runtime_effect_attachment_media_type`.
+    """
+    if media_type not in MEDIA_TYPES:
+        raise Error(
+            Code.RUNTIME_EFFECT_ATTACHMENT_MEDIA_TYPE,
+            f"the media type {media_type!r} cannot be stored as an attachment",
+            hint=f"one of {', '.join(sorted(MEDIA_TYPES))}",
+        )
+
+
+_BEGINNINGS = {
+    "image/png": (b"\x89PNG\r\n\x1a\n",),
+    "image/jpeg": (b"\xff\xd8\xff",),
+    "image/gif": (b"GIF87a", b"GIF89a"),
+    "image/webp": (b"RIFF",),
+    "application/pdf": (b"%PDF-",),
+}
+
+
+def check_bytes(data: bytes, media_type: str) -> None:
+    """Refuse bytes that are not what their media type says: a provider would refuse them later, with the turn.
+
+    Raises:
+        Error: `runtime_effect_attachment_media_type`.
+    """
+    check_media_type(media_type)
+    beginnings = _BEGINNINGS.get(media_type)
+    if beginnings is None:
+        try:
+            data.decode()
+        except UnicodeDecodeError as problem:
+            raise _not_what_it_says(media_type, f"byte {problem.start} is not UTF-8") from None
+    elif not data.startswith(beginnings) or (media_type == "image/webp" and data[8:12] != b"WEBP"):
+        raise _not_what_it_says(media_type, "they begin otherwise")
+
+
+def _not_what_it_says(media_type: str, because: str) -> Error:
+    return Error(
+        Code.RUNTIME_EFFECT_ATTACHMENT_MEDIA_TYPE,
+        f"the bytes are not {media_type}",
+        because=because,
+        hint="give the media type that the bytes have",
+    )
+
+
+def no_bytes() -> Error:
+    """The refusal of an attachment that is nothing."""
+    return Error(
+        Code.RUNTIME_EFFECT_ATTACHMENT_MISSING_REFERENCE, "an attachment has neither a reference nor any bytes"
+    )

@@ -10,7 +10,8 @@ from perdure import codec
 from perdure.codec import Json
 from perdure.errors import Error
 from perdure.models.protocol import ModelReply, ModelRequest, ProviderCall
-from perdure.vocab.messages import Message, Text, Thinking, ToolResult
+from perdure.session.view import CORRECTION
+from perdure.vocab.messages import AttachmentRef, File, Image, Message, Text, Thinking, ToolResult
 from perdure.vocab.usage import Usage
 
 _CHARS_PER_TOKEN = 4
@@ -18,12 +19,21 @@ _NOTE = re.compile(r"\[Late news about the call (?P<tool>[\w-]+), .*?: (?P<told>
 
 
 def last_input(messages: tuple[Message, ...]) -> int:
-    """Where the last user message stands; -1 if there is none. A message of tool results alone is not one."""
+    """Where the last user message stands; -1 if there is none. Tool results and corrections alone are not one."""
     for index in range(len(messages) - 1, -1, -1):
         message = messages[index]
-        if message.role == "user" and not _only_results(message):
+        if message.role == "user" and not _only_results(message) and not _only_corrections(message):
             return index
     return -1
+
+
+def _only_corrections(message: Message) -> bool:
+    return bool(message.parts) and all(isinstance(part, Text) and is_correction(part) for part in message.parts)
+
+
+def is_correction(part: Text) -> bool:
+    """Whether the runtime asks for the same answer in another form, rather than a user for something else."""
+    return part.text.startswith(CORRECTION)
 
 
 def _only_results(message: Message) -> bool:
@@ -36,12 +46,20 @@ def input_texts(messages: tuple[Message, ...]) -> tuple[str, ...]:
     if index < 0:
         return ()
     message = messages[index]
-    return tuple(p.text for p in message.parts if isinstance(p, Text) and not late_note(message, p))
+    texts = (part for part in message.parts if isinstance(part, Text) and not is_correction(part))
+    return tuple(part.text for part in texts if not late_note(message, part))
 
 
 def input_text(messages: tuple[Message, ...]) -> str:
     """The text of the last user message, joined."""
     return "\n".join(input_texts(messages))
+
+
+def input_attachments(messages: tuple[Message, ...]) -> tuple[AttachmentRef, ...]:
+    """What is attached to the last user message."""
+    index = last_input(messages)
+    parts = messages[index].parts if index >= 0 else ()
+    return tuple(part.ref for part in parts if isinstance(part, Image | File))
 
 
 @dataclass(frozen=True, slots=True)

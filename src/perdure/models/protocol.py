@@ -7,14 +7,14 @@ servers reuse theirs (`call_0`), so a provider's id is kept beside the call for 
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, field
 from typing import NoReturn, Protocol, TypeAlias, cast
 
 from perdure import codec
 from perdure.codec import Json
 from perdure.errors import Error
-from perdure.ids import CallId, TurnId
+from perdure.ids import BlobHash, CallId, TurnId
 from perdure.vocab.effects import ToolChoice
 from perdure.vocab.messages import FinishReason, Message, Reply, ReplyPart, Text, Thinking, ToolCall
 from perdure.vocab.outcomes import LlmError
@@ -29,7 +29,12 @@ MAX_ARGUMENT_DEPTH = 200
 
 @dataclass(frozen=True, slots=True)
 class ModelRequest:
-    """Everything a model is shown, with nothing left by reference."""
+    """Everything a model is shown, with nothing left by reference.
+
+    `attachments` holds the bytes of every picture and file in the messages, by the hash of its reference. `output_spec`
+    is what the last answer must be: `{"name": …, "schema": a JSON schema of an object}`; a provider that can force a
+    model to keep to it should.
+    """
 
     model: str
     instructions: str
@@ -37,6 +42,8 @@ class ModelRequest:
     tools: tuple[ToolDefinition, ...]
     tool_choice: ToolChoice = "auto"
     settings: Json = None
+    output_spec: Json = None
+    attachments: Mapping[BlobHash, bytes] = field(default_factory=dict[BlobHash, bytes])
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,6 +61,11 @@ def say(text: str, *, latency_ms: int = 0, chunks: int = 3, usage: Usage | None 
     return Answer(text=text, latency_ms=latency_ms, chunks=chunks, usage=usage, exact=exact)
 
 
+def give(value: Json, *, latency_ms: int = 0) -> Answer:
+    """Reply with a value as JSON, exactly: for agents with an `output=` type."""
+    return Answer(text=codec.encode(value).decode(), latency_ms=latency_ms, exact=True)
+
+
 def call(tool: str, /, **args: Json) -> Answer:
     """Reply with one tool call."""
     return Answer(asked=(Asked(tool, codec.encode(args).decode()),), finish="tool_calls")

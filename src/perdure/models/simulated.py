@@ -15,6 +15,7 @@ from perdure import codec
 from perdure.codec import Json
 from perdure.models import conversation
 from perdure.models.protocol import ModelEvent, ModelReply, ModelRequest, ProviderCall, TextDelta
+from perdure.models.sampling import sample
 from perdure.models.wording import pieces, provider_id, reword
 from perdure.vocab.messages import FinishReason, Message, Text, ToolResult
 from perdure.vocab.usage import Usage
@@ -29,15 +30,22 @@ Charge = Literal["charged", "unknown", "failed"]
 
 @dataclass(frozen=True, slots=True)
 class EchoModel:
-    """Answers every message with `You said: …`, in new words each time."""
+    """Answers every message with `You said: …`, in new words each time, and in the form that is asked for."""
 
     name: str = "sim:echo"
     delta_ms: int = 0
 
     def stream(self, request: ModelRequest) -> AsyncIterator[ModelEvent]:
-        """Repeat the last input."""
-        text = reword(f"You said: {conversation.input_text(request.messages)}")
+        """Repeat the last input, and tell what was attached to it."""
+        text = reword(f"You said: {conversation.input_text(request.messages)}{_attached(request)}")
+        if request.output_spec is not None:
+            text = codec.encode(sample(request.output_spec["schema"], text)).decode()
         return _speak(request, self.name, self.delta_ms, (Text(text=text),))
+
+
+def _attached(request: ModelRequest) -> str:
+    refs = conversation.input_attachments(request.messages)
+    return "".join(f" [{ref.media_type}, {len(request.attachments[ref.hash])} bytes]" for ref in refs)
 
 
 @dataclass(frozen=True, slots=True)

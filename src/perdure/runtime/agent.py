@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Collection, Iterable
+from collections.abc import AsyncIterator, Callable, Collection, Iterable
 from dataclasses import dataclass, field
+
+from msgspec.structs import replace
 
 from perdure.codec import Json, encode, to_json
 from perdure.commit.plan import Blob, blob_of
 from perdure.errors import Code, Error
 from perdure.models.protocol import Model, ModelError, ModelEvent, ModelRequest
 from perdure.models.registry import resolve
+from perdure.runtime.instructions import Instructions
+from perdure.tools.durations import to_ms
+from perdure.tools.outputs import Output, OutputProblem, OutputType, output_of, plain
 from perdure.tools.toolbox import Toolbox, ToolSource
 from perdure.vocab.outcomes import LlmError
 from perdure.vocab.records import Limits
-from perdure.vocab.tools import Composition
+from perdure.vocab.tools import Composition, ToolContract
 
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,100}")
 DEFAULT_VIEW_BYTES = 1_000_000
@@ -24,6 +29,10 @@ DEFAULT_VIEW_BYTES = 1_000_000
 class Agent:
     """What a session runs.
 
+    `instructions` may be a function, plain or async, of an `InstructionsContext`: it is asked once when a turn opens,
+    and what it says holds for that turn, whatever is deployed or restarted meanwhile. `output` is the type of the final
+    reply (a pydantic model, dataclass, TypedDict, msgspec Struct …); one that is not of it is asked for again, twice at
+    most. `tool_timeout` holds for tools that set none themselves.
     `max_iterations` bounds the model calls of one turn; after it the model is asked once more, without tools.
     `view_bytes` bounds how much of the conversation the model is shown, whole turns at a time, newest first.
     `locale` is the language tools should answer in, as a BCP 47 tag such as `uk-UA`.
@@ -34,12 +43,15 @@ class Agent:
 
     name: str
     model: str | Model = "sim:echo"
-    instructions: str = ""
+    instructions: Instructions = ""
     tools: Iterable[ToolSource] = ()
     settings: Json = None
     max_iterations: int = 50
     view_bytes: int = DEFAULT_VIEW_BYTES
     locale: str | None = None
+    output: OutputType = None
+    tool_timeout: float | str | None = None
+    output_as: Output | None = field(init=False, repr=False)
     toolbox: Toolbox = field(init=False, repr=False)
     resolved: Model = field(init=False, repr=False)
 
@@ -52,6 +64,18 @@ class Agent:
             )
         if self.max_iterations < 1:
             raise Error(Code.AGENT_INVALID, f"max_iterations must be at least 1, not {self.max_iterations}")
+        if not isinstance(self.instructions, str) and not callable(self.instructions):
+            raise Error(
+                Code.AGENT_INVALID,
+                f"instructions must be text or a function, not {type(self.instructions).__name__}",
+            )
+        if self.tool_timeout is not None and to_ms(self.tool_timeout) is None:
+            raise Error(
+                Code.AGENT_INVALID,
+                f"tool_timeout={self.tool_timeout!r} is not a duration",
+                hint='seconds as a number, or "500ms", "30s", "2m"',
+            )
+        object.__setattr__(self, "output_as", output_of(self.output) if self.output is not None else None)
         object.__setattr__(self, "toolbox", Toolbox(self.tools))
         object.__setattr__(self, "resolved", resolve(self.model))
         to_json(self.settings, where="settings")
@@ -61,28 +85,60 @@ class Agent:
         """How far one turn may go."""
         return Limits(max_iterations=self.max_iterations)
 
-    def composition(self, *, without: Collection[str] = ()) -> Composition:
-        """Everything of this agent that a turn depends on, as it is now, `without` the tools its session lacks."""
+    def composition(self, instructions: str, *, without: Collection[str] = (), model: str = "") -> Composition:
+        """Everything of this agent that a turn depends on, as it is now: with the instructions that hold for the turn,
+        on the model that was asked for, `without` the tools its session lacks.
+        """
         return Composition(
             agent=self.name,
-            model=self.resolved.name,
-            instructions=self.instructions,
-            tools=tuple(one for one in self.toolbox.contracts() if one.name not in without),
+            model=model or self.resolved.name,
+            instructions=instructions,
+            tools=tuple(self._timed(one) for one in self.toolbox.contracts() if one.name not in without),
             settings=self.settings,
+            output=self.output_as.spec if self.output_as else None,
         )
 
+    def _timed(self, contract: ToolContract) -> ToolContract:
+        """A tool's own timeout wins; without one, the agent's holds."""
+        if self.tool_timeout is None or contract.durability.timeout_ms is not None:
+            return contract
+        return replace(contract, durability=replace(contract.durability, timeout_ms=to_ms(self.tool_timeout)))
 
-def model_of(agent: Agent, name: str) -> Model:
+
+def find_model(name: str, agents: Iterable[Agent]) -> Model:
+    """The model of that name: one that an agent here has, or one that exists anyway.
+
+    Raises:
+        Error: `model_unknown`.
+    """
+    return next((agent.resolved for agent in agents if agent.resolved.name == name), None) or resolve(name)
+
+
+def model_of(agent: Agent, name: str, others: Iterable[Agent] = ()) -> Model:
     """The model a turn was begun on: the agent's own while it still has that name, else whatever has it.
 
     Raises nothing: a model nobody knows any more answers every request with an error that says so.
     """
-    if agent.resolved.name == name:
-        return agent.resolved
     try:
-        return resolve(name)
+        return find_model(name, (agent, *others))
     except Error as problem:
         return MissingModel(name, problem.message)
+
+
+def output_check(agent: Agent, composition: Composition) -> Callable[[str], OutputProblem | None] | None:
+    """What a final reply of a turn must pass. The type that checks is today's; without one, any JSON will do."""
+    if composition.output is None:
+        return None
+    output_as = agent.output_as
+
+    def check(text: str) -> OutputProblem | None:
+        try:
+            value: object = plain(text) if output_as is None else output_as.parse(text)
+        except Error as problem:
+            return OutputProblem(f"it is not JSON: {problem.because}")
+        return value if isinstance(value, OutputProblem) else None
+
+    return check
 
 
 class MissingModel:

@@ -56,6 +56,7 @@ def _command(where: Where, turn: Turn, owed: AskModel | RunCall | Probe | Wait) 
                     view=view,
                     tool_choice=choice,
                     session_id=where.session,
+                    output_spec=turn.composition.output,
                 )
             )
         case RunCall(call=call):

@@ -13,6 +13,7 @@ from perdure.clock import Clock
 from perdure.codec import Json, decode, encode
 from perdure.commit.plan import Blob, blob_of
 from perdure.effects.controller import NotDispatched
+from perdure.errors import Error
 from perdure.ids import CallId
 from perdure.models.protocol import (
     Model,
@@ -23,18 +24,22 @@ from perdure.models.protocol import (
     ThinkingDelta,
     adopt,
 )
+from perdure.runtime.hydrate import Fetch, hydrated
 from perdure.tools.ceiling import can_be_continued, fit
 from perdure.tools.context import ToolContext
 from perdure.tools.execute import Sidecar, ToolThreads, Withheld, run_attempt, run_probe
+from perdure.tools.outputs import OutputProblem
 from perdure.tools.read_result import read_result
 from perdure.tools.toolbox import Prepared
 from perdure.tools.verdicts import DidNotHappen, Happened, Unknown, Verdict
 from perdure.turn.state import AskModel, RunCall, Turn
-from perdure.vocab.messages import AttachmentRef, Message, Reply, ToolResult
+from perdure.vocab.messages import AttachmentRef, Message, Reply, ToolCall, ToolResult
 from perdure.vocab.outcomes import (
     CompletedToolCall,
     Done,
     DurableStepOutcome,
+    Failed,
+    Failure,
     LlmCallOutcome,
     LlmError,
     Success,
@@ -52,11 +57,26 @@ MODEL_TIMEOUT_S = 600
 OnDelta = Callable[[str, bool], None]
 
 
+@dataclass(frozen=True, slots=True)
+class ModelAccess:
+    """A model, how the bytes of attachments are found, and what a final answer must pass (None: nothing)."""
+
+    model: Model
+    fetch: Fetch
+    check: Callable[[str], OutputProblem | None] | None = None
+
+
 async def ask_model(
-    model: Model, turn: Turn, owed: AskModel, messages: tuple[Message, ...], on_delta: OnDelta
+    access: ModelAccess, turn: Turn, owed: AskModel, messages: tuple[Message, ...], on_delta: OnDelta
 ) -> LlmCallOutcome:
     """One attempt of one model call. Whatever goes wrong in it is an outcome, not an exception."""
     composition = turn.composition
+    try:
+        messages, attachments = await hydrated(messages, access.fetch)
+    except Error as problem:
+        log.error("%s", problem, extra={"turn": turn.id, "effect": owed.ref.id})
+        message = f"an attachment of the conversation cannot be read ({problem.code})"
+        return LlmCallOutcome(error=LlmError(kind="internal", message=message))
     request = ModelRequest(
         model=composition.model,
         instructions=composition.instructions,
@@ -64,6 +84,8 @@ async def ask_model(
         tools=_offered(composition, messages),
         tool_choice=owed.tool_choice,
         settings=composition.settings,
+        output_spec=composition.output,
+        attachments=attachments,
     )
     streamed = False
 
@@ -74,7 +96,7 @@ async def ask_model(
 
     try:
         async with asyncio.timeout(MODEL_TIMEOUT_S):
-            reply = await stream_reply(model, request, show)
+            reply = await stream_reply(access.model, request, show)
         adopted = decode(encode(adopt(reply, turn=turn.id, iteration=turn.iteration)), Reply)
     except TimeoutError:
         message = f"no complete reply within {MODEL_TIMEOUT_S} s"
@@ -88,7 +110,19 @@ async def ask_model(
     if (size := len(encode(adopted))) > MAX_REPLY_BYTES:
         message = f"the reply is {size} bytes, more than the {MAX_REPLY_BYTES} that are kept"
         return LlmCallOutcome(error=LlmError(kind="too_large", message=message))
-    return LlmCallOutcome(reply=adopted, text_streamed=streamed)
+    return _checked(LlmCallOutcome(reply=adopted, text_streamed=streamed), adopted, access.check)
+
+
+def _checked(
+    outcome: LlmCallOutcome, reply: Reply, check: Callable[[str], OutputProblem | None] | None
+) -> LlmCallOutcome:
+    """A last word must have the form that was asked for; whether it has is recorded with it."""
+    if check is None or reply.calls or reply.finish in ("refusal", "content_filter"):
+        return outcome
+    problem = check(reply.text)
+    if problem is None:
+        return replace(outcome, output="valid")
+    return replace(outcome, output="invalid", problem=problem.message)
 
 
 def _offered(composition: Composition, messages: tuple[Message, ...]) -> tuple[ToolDefinition, ...]:
@@ -182,6 +216,18 @@ def _stored(
 
 def _ref(blob: Blob) -> AttachmentRef:
     return AttachmentRef(hash=blob.hash, media_type=blob.media_type, size=len(blob.data))
+
+
+def without_deps(call: ToolCall) -> ToolCallOutcome:
+    """The end of a call whose dependencies could not be made: it never began, and why is not for the model."""
+    failure = Failure(
+        code="internal_error",
+        message="An internal error occurred before the tool could run; it was not run",
+        failure_class="internal",
+        error_type="DepsFailed",
+    )
+    result = CompletedToolCall(call_id=call.id, tool_name=call.name, output=Failed(failure=failure))
+    return ToolCallOutcome(launch=Done(result=result))
 
 
 async def ask_outside(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from typing import cast
 
@@ -19,11 +19,14 @@ from perdure.inbox.items import Input, LateOutcome, Wake
 from perdure.observe.events import Cursor, Delta, Live
 from perdure.observe.hub import QUEUE_LIMIT
 from perdure.observe.live import Audience, LiveEmitter
-from perdure.runtime.agent import Agent, composition_blob, model_of
+from perdure.runtime.agent import Agent, composition_blob, model_of, output_check
 from perdure.runtime.children import DispatchClient
 from perdure.runtime.clients import AttachmentsClient, CallSite, CompletionsClient, SessionsClient
+from perdure.runtime.deps import DepsContext, TurnDeps
 from perdure.runtime.envelopes import Where
+from perdure.runtime.instructions import InstructionsContext, InstructionsFailed, instructions_for
 from perdure.runtime.owned import OwnedStream, rows_of
+from perdure.runtime.perform import ModelAccess
 from perdure.runtime.services import services_of
 from perdure.runtime.shared import Shared, TurnResult
 from perdure.runtime.transcript import Transcript
@@ -34,9 +37,9 @@ from perdure.tools.clients.surface import CallSurface, Clients
 from perdure.tools.context import ToolContext
 from perdure.tools.errors import ToolError
 from perdure.tools.services import Services
-from perdure.turn.machine import advance
+from perdure.turn.machine import advance, stopped
 from perdure.turn.state import Turn, opened
-from perdure.vocab.messages import Reply
+from perdure.vocab.messages import AttachmentRef, Reply, Text
 from perdure.vocab.outcomes import LlmCallOutcome
 from perdure.vocab.records import (
     CancelRequested,
@@ -165,17 +168,30 @@ class Resident:
         self._take_news(waiting)
         agent = self._agent()
         if self.state.open_turn is not None:
-            await self._resume(agent)
+            await self._with_deps(agent, lambda deps: self._resume(agent, deps))
             return True
-        item = next(((row, row.item) for row in waiting if isinstance(row.item, Input)), None)
-        if item is not None:
+        first = _first_input(waiting)
+        if first is not None:
             self._decline()  # somebody was first
-        if self.stopping or (item is None and self.offered is None):
+        if self.stopping or (first is None and self.offered is None):
             await self._owned.durable()
             self._taken.clear()
             return False
-        await self._drive(agent, self._open(agent, item[1], item[0].id) if item else self._accept(agent))
+        if first is None:
+            await self._with_deps(agent, lambda deps: self._drive(agent, self._accept(agent), deps))
+        else:
+            row, item = first
+            await self._with_deps(agent, lambda deps: self._begin(agent, item, row, deps))
         return True
+
+    async def _with_deps(self, agent: Agent, serve: Callable[[TurnDeps], Awaitable[None]]) -> None:
+        """Serve a turn with dependencies of its own; they live as long as it does in this process."""
+        tenant, _, session = stream_names(self.stream)
+        deps = TurnDeps(self._shared.deps, DepsContext(SessionId(session), tenant, agent.name))
+        try:
+            await serve(deps)
+        finally:
+            await deps.close()
 
     # --- an input that needs no inbox
 
@@ -186,13 +202,17 @@ class Resident:
         """
         if not self._loaded or self.stopping or self.offered or self.driver or not self._owned.settled:
             return None
+        agent = self._shared.agents.get(self.state.agent)
+        if agent is None or not isinstance(agent.instructions, str):
+            return None  # the sender does not wait for a function
         self.offered = Offer(item, asyncio.get_running_loop().create_future())
         return self.offered
 
     def _accept(self, agent: Agent) -> tuple[Turn, TurnOpened, list[Record]]:
         assert self.offered is not None
         offer, self.offered = self.offered, None
-        start = self._open(agent, offer.item)
+        assert isinstance(agent.instructions, str)  # or it was not accepted
+        start = self._open(agent, offer.item, agent.instructions)
         self._owned.confirm().add_done_callback(lambda _: offer.answer(self._owned.error or True))
         return start
 
@@ -232,8 +252,32 @@ class Resident:
 
     # --- opening and resuming
 
-    def _open(self, agent: Agent, item: Input, *consume: int) -> tuple[Turn, TurnOpened, list[Record]]:
-        composition = agent.composition(without=self.state.without_tools)
+    async def _begin(self, agent: Agent, item: Input, row: InboxRow, deps: TurnDeps) -> None:
+        try:
+            instructions = await self._instructions(agent, item, deps)
+        except InstructionsFailed as problem:
+            turn, _, _ = self._open(agent, item, "", row.id)
+            await self._end_at_once(stopped(turn, "instructions_failed", str(problem)))
+        else:
+            await self._drive(agent, self._open(agent, item, instructions, row.id), deps)
+
+    async def _instructions(self, agent: Agent, item: Input, deps: TurnDeps) -> str:
+        if cancel_of(self.state, item.turn):
+            return ""  # nobody will read them
+        tenant, _, session = stream_names(self.stream)
+        text = "\n".join(part.text for part in item.parts if isinstance(part, Text))
+        context = InstructionsContext(SessionId(session), tenant, self.state.turns, text)
+        return await instructions_for(agent.instructions, context, deps, self._shared.threads)
+
+    async def _end_at_once(self, ended: TurnEnded) -> None:
+        self._owned.submit(ended)
+        await self._owned.durable()
+        self._shared.results.tell(TurnResult.of(ended, None))
+
+    def _open(
+        self, agent: Agent, item: Input, instructions: str, *consume: int
+    ) -> tuple[Turn, TurnOpened, list[Record]]:
+        composition = agent.composition(instructions, without=self.state.without_tools, model=item.model)
         blob = composition_blob(composition)
         self._shared.compositions.put(blob.hash, composition)
         if blob.hash not in self._stored_blobs:
@@ -249,7 +293,12 @@ class Resident:
             limits=agent.limits if agent.limits != Limits() else None,
         )
         said = InputAdmitted(
-            input=item.input, turn=item.turn, parts=item.parts, key=item.key, plugin_input=item.plugin_input
+            input=item.input,
+            turn=item.turn,
+            parts=item.parts,
+            key=item.key,
+            plugin_input=item.plugin_input,
+            model=item.model,
         )
         if self._owned.settled and self.state.seq - self._snapshot_seq >= SNAPSHOT_ROWS:
             self._owned.snapshot(Snapshot(self.state.seq, CODE, encode(self.state)))
@@ -258,7 +307,7 @@ class Resident:
         self._owned.submit(said, record, consume=consume)
         return opened(record, composition), record, [*before, said, record]
 
-    async def _resume(self, agent: Agent) -> None:
+    async def _resume(self, agent: Agent, deps: TurnDeps) -> None:
         try:
             start = await self._resumed()
         except Error as problem:
@@ -266,11 +315,9 @@ class Resident:
                 raise
             message = "what the turn was begun with is not in the store any more"
             ended = TurnEnded(turn=self.state.open_turn, status="stopped", reason="composition_lost", message=message)
-            self._owned.submit(ended)
-            await self._owned.durable()
-            self._shared.results.tell(TurnResult.of(ended, None))
+            await self._end_at_once(ended)
         else:
-            await self._drive(agent, start)
+            await self._drive(agent, start, deps)
 
     async def _resumed(self) -> tuple[Turn, TurnOpened, list[Record]]:
         records = [*self._transcript.open, *self._owned.undurable()]
@@ -281,30 +328,43 @@ class Resident:
             turn = advance(turn, record)
         return turn, start, records
 
-    async def _drive(self, agent: Agent, start: tuple[Turn, TurnOpened, list[Record]]) -> None:
+    async def _drive(self, agent: Agent, start: tuple[Turn, TurnOpened, list[Record]], deps: TurnDeps) -> None:
         turn, record, records = start
         tenant, _, session = stream_names(self.stream)
         where = Where(tenant, SessionId(session), record.composition)
-        driver = TurnDriver(turn, records, where, self._owned, self._around(agent, turn))
+        if agent.toolbox.has_hooks:
+            await deps.make()  # hooks are asked before a call begins
+        driver = TurnDriver(turn, records, where, self._owned, self._around(agent, turn, deps))
         if request := cancel_of(self.state, turn.id):
             driver.learn(request)
         self.driver = driver
         try:
             ended = await driver.run()
-            self._shared.results.tell(TurnResult.of(ended, last_reply(driver.records)))
+            self._shared.results.tell(TurnResult.of(ended, last_answer(driver.records), agent.output_as))
         finally:
             self._offsets.clear()
             self._shared.results.leave(turn.id)
         self.driver = None
 
-    def _around(self, agent: Agent, turn: Turn) -> Surroundings:
+    async def _fetch(self, ref: AttachmentRef) -> bytes:
+        store = self._shared.store
+        try:
+            return (await store.blob(ref.hash, stream=self.stream)).data
+        except Error as problem:
+            if problem.code is not Code.BLOB_UNKNOWN or self._owned.settled:
+                raise
+        await self._owned.durable()  # a result of this very turn: its bytes are still on their way
+        return (await store.blob(ref.hash, stream=self.stream)).data
+
+    def _around(self, agent: Agent, turn: Turn, deps: TurnDeps) -> Surroundings:
         shared = self._shared
+        model = model_of(agent, turn.composition.model, shared.agents.values())
         return Surroundings(
-            model=model_of(agent, turn.composition.model),
+            model=ModelAccess(model, self._fetch, output_check(agent, turn.composition)),
             toolbox=agent.toolbox,
             threads=shared.threads,
             clock=shared.clock,
-            deps=shared.deps,
+            deps=deps,
             messages=self._transcript.messages,
             on_delta=self._on_delta,
             emitter=self._emitter,
@@ -320,7 +380,7 @@ class Resident:
 
     def _clients(self, site: CallSite, agent: Agent) -> Clients:
         shared, stream = self._shared, self.stream
-        model = model_of(agent, site.turn.composition.model)
+        model = model_of(agent, site.turn.composition.model, shared.agents.values())
 
         def dispatch(parent: CallSurface) -> DispatchClient:
             return DispatchClient(cast("ToolContext[object]", parent), site, agent.toolbox, shared.threads)
@@ -392,13 +452,21 @@ class Resident:
         await self._owned.durable()
 
 
-def last_reply(records: Iterable[Record]) -> Reply | None:
-    """The last complete reply of a turn."""
-    reply = None
+def _first_input(waiting: Iterable[InboxRow]) -> tuple[InboxRow, Input] | None:
+    for row in waiting:
+        item = row.item
+        if isinstance(item, Input):
+            return row, item
+    return None
+
+
+def last_answer(records: Iterable[Record]) -> LlmCallOutcome | None:
+    """How the last complete reply of a turn was recorded."""
+    answer = None
     for record in records:
         match record:
-            case EffectSettled(outcome=LlmCallOutcome(reply=Reply() as found)):
-                reply = found
+            case EffectSettled(outcome=LlmCallOutcome(reply=Reply()) as found):
+                answer = found
             case _:
                 pass
-    return reply
+    return answer

@@ -57,7 +57,7 @@ class Runtime:
 
     `Runtime("sqlite:///app.db", agents=[agent])` is a store, a worker and an API in one; use it as an async context
     manager. With `worker=False` it only sends and observes, and workers elsewhere do the work. `deps` is handed to
-    tools as `ctx.deps`.
+    tools as `ctx.deps`: one object for all, or `per_turn(...)`, which makes one for each turn.
 
     Raises:
         Error: `agent_invalid` if two agents share a name; `store_url_invalid`; on entry, whatever keeps the store from

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from perdure.codec import Json, check_text, encode, to_json
@@ -18,13 +18,15 @@ from perdure.observe.follow import follow
 from perdure.observe.hub import Subscription
 from perdure.observe.text import TextFlow
 from perdure.observe.why import Why, explain
+from perdure.runtime.agent import find_model
 from perdure.runtime.clock import short_id, uuid7
-from perdure.runtime.resident import last_reply
+from perdure.runtime.parts import MAX_INPUT_BYTES, Content, said
+from perdure.runtime.resident import last_answer
 from perdure.runtime.shared import TurnResult, Waiter
 from perdure.runtime.transcript import Transcript
 from perdure.session.fold import CODE, fold_all
 from perdure.store.protocol import Claim
-from perdure.vocab.messages import Message, Text
+from perdure.vocab.messages import Message
 from perdure.vocab.records import (
     CancelRequested,
     InputAdmitted,
@@ -39,7 +41,6 @@ from perdure.vocab.records import (
 if TYPE_CHECKING:
     from perdure.runtime.runtime import Runtime
 
-MAX_INPUT_BYTES = 262_144
 MAX_REASON_BYTES = 4096
 
 CancelOutcome = Literal["requested", "already_requested", "completion_won", "unknown"]
@@ -119,13 +120,15 @@ class Session:
 
     # --- saying something
 
-    async def ask(self, text: str, *, key: str | None = None, timeout: float | None = None) -> str:
+    async def ask(
+        self, content: Content, *, key: str | None = None, model: str | None = None, timeout: float | None = None
+    ) -> str:
         """Send, wait, and return the text of the answer.
 
         Raises:
             Error: `turn_failed` if the turn was stopped.
         """
-        result = await (await self.send(text, key=key)).result(timeout)
+        result = await (await self.send(content, key=key, model=model)).result(timeout)
         if result.status != "finished":
             raise Error(
                 Code.TURN_FAILED,
@@ -136,32 +139,48 @@ class Session:
             )
         return result.text
 
-    async def send(self, text: str, *, key: str | None = None, plugin_input: Mapping[str, Json] | None = None) -> Sent:
-        """Put an input into the session; durable when this returns. The same key and text again is the same input.
+    async def send(
+        self,
+        content: Content,
+        *,
+        key: str | None = None,
+        model: str | None = None,
+        plugin_input: Mapping[str, Json] | None = None,
+    ) -> Sent:
+        """Put an input into the session; durable when this returns. The same key and content again is the same input.
 
+        `content` is text, or a list of parts: text, an `Attachment` (bytes and their media type) or an `AttachmentRef`
+        (bytes that were sent before). Bytes are durable together with the input. `model` is the one that answers this
+        input, instead of the agent's own.
         `plugin_input` is for the host's own code: a JSON value per plugin, which the model never sees and which tools
         and providers read as `ctx.plugin_input(...)` for the length of the turn.
 
         Raises:
-            Error: `input_key_conflict` if the key was used for another text; `input_too_large`; `invalid_text`.
+            Error: `input_key_conflict` if the key was used for something else; `input_too_large`; `invalid_text`;
+                `model_unknown`; `runtime_effect_attachment_media_type`; `blob_unknown` for a reference to bytes that
+                this tenant does not have.
         """
         rt = self.runtime
         rt.check_usable()
         if key is not None:
             check_id(key, what="the input key")
+        given = said(content)
         now = rt.clock.wall_ms()
         unique = uuid7(now)
         item = Input(
             input=InputId(short_id("in", now)),
             turn=TurnId(unique),
-            parts=(_checked(text),),
+            parts=given.parts,
             key=key or "",
             plugin_input=_plugin_input(plugin_input),
+            model=find_model(_named(model), rt.agents.values()).name if model is not None else "",
         )
-        if key is None and await rt.hand(self.stream, item):
+        attached = given.blobs or given.refers
+        if key is None and not attached and await rt.hand(self.stream, item):
             return Sent(self, item.turn, item.input)
         source = f"key:{key}" if key else f"in:{unique}"
-        new = delivery(self.stream, source, item, at=now, agent=self._agent)
+        plain = delivery(self.stream, source, item, at=now, agent=self._agent)
+        new = replace(plain, blobs=given.blobs, refers=given.refers)
         serves = rt.takes_work and self._agent in rt.agents
         claim_for = rt.worker_id if serves and not rt.has_in_hand(self.stream) else None
         match await rt.store.admit(new, claim_for=claim_for):
@@ -239,7 +258,9 @@ class Session:
             return None
         opened = await store.find(self.stream, open_key(turn))
         rows = await store.read(self.stream, after=opened.seq, until=row.seq) if opened else ()
-        return TurnResult.of(ended, last_reply(r.record for r in rows))
+        info = await store.stream(self.stream)
+        agent = self.runtime.agents.get(info.agent) if info else None
+        return TurnResult.of(ended, last_answer(r.record for r in rows), agent.output_as if agent else None)
 
     async def history(self) -> tuple[Message, ...]:
         """The whole conversation, as a model would be shown it."""
@@ -318,20 +339,14 @@ def _short_text(text: object, what: str) -> None:
         raise Error(Code.INPUT_TOO_LARGE, f"{what} is too long", because=f"the limit is {MAX_REASON_BYTES} bytes")
 
 
-def _checked(text: object) -> Text:
-    if not isinstance(text, str):
-        raise Error(Code.INVALID_ARGUMENT, f"an input must be text, not {type(text).__name__}")
-    check_text(text, where="the input")
-    if not text.strip():
-        raise Error(Code.INVALID_ARGUMENT, "an input must say something", because="it is blank")
-    if (size := len(text.encode())) > MAX_INPUT_BYTES:
+def _named(model: object) -> str:
+    if not isinstance(model, str):
         raise Error(
-            Code.INPUT_TOO_LARGE,
-            f"the input is {size} bytes",
-            because=f"the limit is {MAX_INPUT_BYTES}",
-            hint="store large content elsewhere and give the agent a tool that reads it",
+            Code.INVALID_ARGUMENT,
+            f"the model of an input is named, not given: {type(model).__name__} is not text",
+            hint="the name is recorded, so that any worker can go on; register a Model object with an agent",
         )
-    return Text(text=text)
+    return model
 
 
 def _plugin_input(given: Mapping[str, Json] | None) -> dict[str, Json] | None:

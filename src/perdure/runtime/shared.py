@@ -8,13 +8,15 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from perdure.clock import Clock
-from perdure.codec import decode
+from perdure.codec import Json, decode
+from perdure.errors import Code, Error
 from perdure.ids import BlobHash, Tenant, TurnId, WorkerId
 from perdure.observe.hub import Hub
 from perdure.runtime.agent import Agent
 from perdure.store.protocol import Store
 from perdure.tools.execute import ToolThreads
-from perdure.vocab.messages import Reply
+from perdure.tools.outputs import Output, OutputProblem, plain
+from perdure.vocab.outcomes import LlmCallOutcome
 from perdure.vocab.records import StopReason, TurnEnded
 from perdure.vocab.tools import Composition
 from perdure.vocab.usage import Usage
@@ -33,12 +35,39 @@ class TurnResult:
     reason: StopReason | None = None
     message: str = ""
     usage: Usage = field(default_factory=Usage)
+    has_output: bool = False
+    output_as: Output | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def output(self) -> Json:
+        """The reply as a value of the agent's `output=` type; None if the turn gave none.
+
+        Where the type is not known (the agent is not registered here), it is plain JSON.
+
+        Raises:
+            Error: `output_invalid` if the type has changed since, and refuses it now.
+        """
+        if not self.has_output:
+            return None
+        value = plain(self.text) if self.output_as is None else self.output_as.parse(self.text)
+        if isinstance(value, OutputProblem):
+            raise Error(
+                Code.OUTPUT_INVALID,
+                "the stored reply is not of the agent's output type any more",
+                because=value.message,
+                hint="its text is in result.text",
+                turn=self.turn,
+            )
+        return value
 
     @staticmethod
-    def of(ended: TurnEnded, reply: Reply | None) -> TurnResult:
+    def of(ended: TurnEnded, answer: LlmCallOutcome | None, output_as: Output | None = None) -> TurnResult:
         """The end of a turn and the reply it ended with."""
-        text = reply.text if reply else ""
-        return TurnResult(ended.turn, ended.status, text, ended.reason, ended.message, ended.usage)
+        text = answer.reply.text if answer and answer.reply else ""
+        valid = answer is not None and answer.output == "valid" and ended.status == "finished"
+        return TurnResult(
+            ended.turn, ended.status, text, ended.reason, ended.message, ended.usage, valid, output_as
+        )  # fmt: skip
 
 
 Waiter: TypeAlias = "asyncio.Future[TurnResult | None]"

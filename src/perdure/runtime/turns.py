@@ -20,13 +20,13 @@ from perdure.effects.controller import Begun, Care, JournaledController, Local
 from perdure.effects.journal import EffectJournal
 from perdure.errors import Code, Error
 from perdure.ids import EffectId, WorkerId
-from perdure.models.protocol import Model
 from perdure.observe.emit import EventContext
 from perdure.observe.live import LiveEmitter
 from perdure.runtime.clients import CallSite
+from perdure.runtime.deps import DepsFailed, TurnDeps
 from perdure.runtime.envelopes import Where, envelope
 from perdure.runtime.owned import OwnedStream
-from perdure.runtime.perform import ask_model, ask_outside, run_tool
+from perdure.runtime.perform import ModelAccess, ask_model, ask_outside, run_tool, without_deps
 from perdure.runtime.preparing import Preparations, Ready, UnderWay, identity
 from perdure.tools.clients.surface import Clients
 from perdure.tools.clients.turn import TurnContext
@@ -67,11 +67,11 @@ GRACE_S = 0.1
 class Surroundings:
     """What a turn needs of the world around it."""
 
-    model: Model
+    model: ModelAccess
     toolbox: Toolbox
     threads: ToolThreads
     clock: Clock
-    deps: object
+    deps: TurnDeps
     messages: Callable[[tuple[Record, ...]], tuple[Message, ...]]
     on_delta: Callable[[Turn, EffectId, str, bool], None]
     emitter: LiveEmitter
@@ -346,8 +346,13 @@ class TurnDriver:
         async def run(flight: Flight) -> Outcome:
             flight.start()
             certain = await self._nobody_can_still_do_it(item)
-            ctx = self._context(item, Ready(prepared, sealed or identity(item, prepared.contract), False), flight)
-            return await ask_outside(prepared, ctx, self._around.threads, certain=certain)
+            try:
+                async with self._around.deps.use() as given:
+                    ready = Ready(prepared, sealed or identity(item, prepared.contract), False)
+                    ctx = self._context(item, ready, flight, given)
+                    return await ask_outside(prepared, ctx, self._around.threads, certain=certain)
+            except DepsFailed:
+                return DurableStepOutcome(value={"verdict": "unknown", "reason": "the probe could not run"})
 
         return self._start(item, described, Care(effect="pure"), run)
 
@@ -400,7 +405,13 @@ class TurnDriver:
 
     def _tool_runner(self, item: RunCall, ready: Ready) -> Callable[[Flight], Awaitable[Outcome]]:
         async def run(flight: Flight) -> Outcome:
-            ctx = self._context(item, ready, flight)
+            try:
+                async with self._around.deps.use() as given:
+                    return await attempt(flight, self._context(item, ready, flight, given))
+            except DepsFailed:
+                return without_deps(item.call)
+
+        async def attempt(flight: Flight, ctx: ToolContext[object]) -> Outcome:
             deadline_at = flight.begun.care.deadline_at
             around = self._around
             pure = flight.effect == "pure"
@@ -440,11 +451,11 @@ class TurnDriver:
             session_id=self._where.session,
             call_id=item.call.id,
             turn_context=site.turn_context,
-            deps=self._around.deps,
+            deps=self._around.deps.at_hand,
             sessions=self._around.clients(site).sessions,
         )
 
-    def _context(self, item: RunCall | Probe, ready: Ready, flight: Flight) -> ToolContext[object]:
+    def _context(self, item: RunCall | Probe, ready: Ready, flight: Flight, given: object) -> ToolContext[object]:
         where, prepared = self._where, ready.prepared
         flight.site = CallSite(self.turn, item.call.id, flight.id, self._turn_context(), flight.cancellation)
         return ToolContext(
@@ -457,7 +468,7 @@ class TurnDriver:
             max_attempts=prepared.contract.durability.retry.max_attempts,
             idempotency_key=keys.tool_idempotency(where.tenant, where.session, item.call.id, item.call.name),
             args=ready.call.args,
-            given=self._around.deps,
+            given=given,
             cancellation=flight.cancellation,
             services=self._around.services,
             event_emitter=self._around.emitter,

@@ -30,6 +30,7 @@ from perdure.vocab.records import (
     InputAdmitted,
     OutcomeArrivedLate,
     Record,
+    TurnEnded,
     TurnOpened,
 )
 from perdure.vocab.refs import EffectRef
@@ -39,6 +40,9 @@ NOT_EXECUTED = "interrupted: the tool was not executed before recovery; it is sa
 MAX_MESSAGE_BYTES = 30_720  # two of them fit under the 64 KiB of a result
 _MOST_BYTES = 6  # of one character in JSON
 OUTCOME_UNKNOWN = "outcome unknown: the call was dispatched, it may or may not have taken effect, and it was not re-run"
+
+
+CORRECTION = "[Your answer does not have the form it must have:"
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +73,7 @@ class _Round:
 
     reply: Reply
     calls: list[_CallView] = field(default_factory=list[_CallView])
+    problem: str = ""
 
 
 @dataclass(slots=True)
@@ -151,6 +156,8 @@ def _read(reading: _Reading, record: Record) -> None:
             reading.opened = True
         case OutcomeArrivedLate():
             _read_late(reading, record)
+        case TurnEnded() if reading.rounds:
+            reading.rounds[-1].problem = ""  # nobody will be asked again
         case EffectStarted(id=effect) | EffectSettled(id=effect):
             _read_effect(reading, EffectRef.parse(effect), record)
         case _:
@@ -160,8 +167,9 @@ def _read(reading: _Reading, record: Record) -> None:
 def _read_effect(reading: _Reading, ref: EffectRef, record: EffectStarted | EffectSettled) -> None:
     if ref.index is None:
         match record:
-            case EffectSettled(outcome=LlmCallOutcome(reply=Reply() as reply)):
-                reading.rounds.append(_Round(reply, [_CallView(call) for call in reply.calls]))
+            case EffectSettled(outcome=LlmCallOutcome(reply=Reply() as reply, output=output, problem=problem)):
+                calls = [_CallView(call) for call in reply.calls]
+                reading.rounds.append(_Round(reply, calls, problem if output == "invalid" else ""))
             case _:
                 pass
         return
@@ -209,12 +217,18 @@ def _read_late(reading: _Reading, late: OutcomeArrivedLate) -> None:
 
 def _round_messages(turn_round: _Round) -> list[Message]:
     parts: tuple[Part, ...] = tuple(p for p in turn_round.reply.parts if not _is_blank(p))
+    asked_again = [_correction(turn_round.problem)] if turn_round.problem else []
     if not any(not isinstance(part, Thinking) for part in parts):
-        return []
-    messages = [Message(role="assistant", parts=parts)]
+        return asked_again
+    messages = [Message(role="assistant", parts=parts), *asked_again]
     if turn_round.calls:
         messages.append(Message(role="tool", parts=tuple(part for call in turn_round.calls for part in _told_of(call))))
     return messages
+
+
+def _correction(problem: str) -> Message:
+    text = f"{CORRECTION} {problem}. Answer again: JSON of that form, and nothing else.]"
+    return Message(role="user", parts=(Text(text=text),))
 
 
 def _is_blank(part: Part) -> bool:

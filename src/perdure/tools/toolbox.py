@@ -96,6 +96,11 @@ class Toolbox:
     def __iter__(self) -> Iterator[Runnable]:
         return (member.tool for member in self.catalog.members.values() if member.tool)
 
+    @property
+    def has_hooks(self) -> bool:
+        """Whether a provider here prepares calls, and so must be asked before they begin."""
+        return any(isinstance(one, ProvidedTool) and one.prepares for one in self)
+
     def __len__(self) -> int:
         return len(self.catalog.members)
 

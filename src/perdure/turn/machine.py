@@ -192,11 +192,12 @@ def _on_settled(turn: Turn, ref: EffectRef, record: EffectSettled) -> Turn:
     match turn.phase, record.outcome:
         case Asking(nap=Nap()) as asking, SleepOutcome() if ref == _model_sleep(turn, asking.attempt):
             return replace(turn, phase=replace(asking, nap=None, attempt=asking.attempt + 1))
-        case Asking(attempt=attempt, nap=None) as asking, LlmCallOutcome(reply=reply, error=error) if ref == EffectRef(
-            turn.iteration, None, attempt
-        ):
+        case Asking(attempt=attempt, nap=None) as asking, LlmCallOutcome(
+            reply=reply, error=error, output=output, problem=problem
+        ) if ref == EffectRef(turn.iteration, None, attempt):
             if reply:
-                return _on_reply(replace(turn, usage=turn.usage + reply.usage), asking, reply)
+                turn = replace(turn, usage=turn.usage + reply.usage)
+                return _on_invalid(turn, asking, problem) if output == "invalid" else _on_reply(turn, asking, reply)
             if error:
                 return _on_model_error(turn, asking, error)
         case Acting(calls=calls), outcome:
@@ -228,6 +229,15 @@ def _on_reply(turn: Turn, asking: Asking, reply: Reply) -> Turn:
         message = f"no final reply after {turn.limits.max_iterations} iterations"
         return replace(turn, phase=Concluding("max_iterations", message))
     return replace(turn, phase=Concluding())
+
+
+def _on_invalid(turn: Turn, asking: Asking, problem: str) -> Turn:
+    """The last word has not the form it must have: say so and ask again, a few times."""
+    if turn.corrections >= turn.limits.output_corrections:
+        return replace(turn, phase=Concluding("output_invalid", problem))
+    turn = replace(turn, corrections=turn.corrections + 1, iteration=turn.iteration + 1)
+    forced = asking.tool_choice == "none" or turn.iteration > turn.limits.max_iterations
+    return replace(turn, phase=Asking(tool_choice="none" if forced else "auto"))
 
 
 def _on_model_error(turn: Turn, asking: Asking, error: LlmError) -> Turn:

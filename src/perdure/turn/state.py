@@ -150,6 +150,7 @@ class Turn:
     phase: Phase = Asking()
     iteration: int = 1
     fruitless: int = 0
+    corrections: int = 0
     usage: Usage = NO_USAGE
     cancel: CancelRequested | None = None
 

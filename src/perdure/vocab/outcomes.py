@@ -116,11 +116,16 @@ class LlmError(Value, frozen=True):
 
 
 class LlmCallOutcome(Value, frozen=True, tag="llm_call"):
-    """A reply, or the error of this attempt."""
+    """A reply, or the error of this attempt.
+
+    `output` tells what became of the check of a final reply, if the turn asks for one; `problem` why it failed.
+    """
 
     reply: Reply | None = None
     error: LlmError | None = None
     text_streamed: bool = False
+    output: Literal["", "valid", "invalid"] = ""
+    problem: str = ""
     kind: ClassVar[EffectKind] = EffectKind.LLM_CALL
 
 

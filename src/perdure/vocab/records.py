@@ -34,6 +34,7 @@ class Limits(Value, frozen=True):
     no_progress: int = 12
     model_attempts: int = 4
     max_parallel_calls: int = 32
+    output_corrections: int = 2
 
 
 class SessionOpened(Value, frozen=True, tag="session_opened"):

@@ -160,13 +160,17 @@ class ToolContract(Value, frozen=True):
 
 
 class Composition(Value, frozen=True):
-    """Everything of an agent that a turn depends on. Stored once per content, referenced by hash."""
+    """Everything of an agent that a turn depends on. Stored once per content, referenced by hash.
+
+    `output` is the name and the JSON schema of what a final reply must be, if it must be anything.
+    """
 
     agent: str
     model: str
     instructions: str = ""
     tools: tuple[ToolContract, ...] = ()
     settings: Json = None
+    output: Json = None
 
     def tool(self, name: str) -> ToolContract | None:
         """The captured contract of a tool, if the turn had one."""

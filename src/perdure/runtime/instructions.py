@@ -1,0 +1,105 @@
+"""Instructions that are a function: asked once when a turn opens, captured with it, and never asked again for it."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TypeAlias
+
+from perdure.codec import check_text
+from perdure.errors import Error
+from perdure.ids import SessionId, Tenant
+from perdure.runtime.deps import DepsFailed, TurnDeps
+from perdure.tools.context import NOT_GIVEN
+from perdure.tools.execute import ToolThreads
+from perdure.tools.threads import NotStarted, Raised, Returned
+
+log = logging.getLogger("perdure.runtime")
+
+MAX_INSTRUCTIONS_BYTES = 262_144
+TIMEOUT_S = 30
+
+
+@dataclass(frozen=True, slots=True)
+class InstructionsContext:
+    """For which turn instructions are wanted. `turn_index` counts from 0; `input` is the text of the input."""
+
+    session: SessionId
+    tenant: Tenant
+    turn_index: int
+    input: str
+    deps: object = None
+
+
+Instructions: TypeAlias = str | Callable[[InstructionsContext], str | Awaitable[str]]
+
+
+class InstructionsFailed(Exception):
+    """There are no instructions to begin the turn with; the message may be shown."""
+
+
+async def instructions_for(
+    given: Instructions, context: InstructionsContext, deps: TurnDeps, threads: ToolThreads
+) -> str:
+    """The instructions of one turn. A plain function is called in a thread: it may take its time.
+
+    Raises:
+        InstructionsFailed: the function, or the dependencies it is given, failed. The cause is logged.
+    """
+    if isinstance(given, str):
+        return given
+    try:
+        async with asyncio.timeout(TIMEOUT_S), deps.use() as found:
+            there = None if found is NOT_GIVEN else found
+            text = await _ask(given, replace(context, deps=there), threads)
+        return _checked(text)
+    except InstructionsFailed:
+        raise
+    except DepsFailed:
+        raise InstructionsFailed(
+            "the dependencies of the instructions could not be made; the log has the cause"
+        ) from None
+    except TimeoutError:
+        raise InstructionsFailed(f"the instructions were not there within {TIMEOUT_S} s") from None
+    except Exception as problem:
+        log.exception("the instructions of a turn failed")
+        raise InstructionsFailed("the instructions function failed; the log has the cause") from problem
+
+
+async def _ask(
+    function: Callable[[InstructionsContext], str | Awaitable[str]], context: InstructionsContext, threads: ToolThreads
+) -> object:
+    if inspect.iscoroutinefunction(function):
+        return await function(context)
+    job = threads.submit(partial(function, context))
+    try:
+        ended = await asyncio.shield(job.future)
+    except asyncio.CancelledError:
+        if not threads.withdraw(job, "the turn did not wait for it"):
+            threads.abandon(job)
+        raise
+    match ended:
+        case Returned(value=value):
+            return await value if inspect.isawaitable(value) else value
+        case Raised(error=Exception() as error):
+            raise error
+        case Raised(error=error):
+            raise InstructionsFailed(f"the instructions function ended with {type(error).__name__}")
+        case NotStarted(reason=reason):
+            raise InstructionsFailed(f"the instructions function could not run: {reason}")
+
+
+def _checked(text: object) -> str:
+    if not isinstance(text, str):
+        raise InstructionsFailed(f"the instructions must be text, not {type(text).__name__}")
+    try:
+        check_text(text, where="the instructions")
+    except Error as problem:
+        raise InstructionsFailed(problem.message) from None
+    if (size := len(text.encode())) > MAX_INSTRUCTIONS_BYTES:
+        raise InstructionsFailed(f"the instructions are {size} bytes; the limit is {MAX_INSTRUCTIONS_BYTES}")
+    return text
