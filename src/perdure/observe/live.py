@@ -100,8 +100,13 @@ def _live(request: EventRequest) -> Iterator[Live]:
     turn, effect = request.context.turn_id or TurnId(""), request.context.exec_id or EffectId("")
     match request.data:
         case ToolProgressData(tool_call_id=call, tool_name=tool, message=message, display_name=shown):
-            yield Progress(Cursor(), turn, effect, call, tool, message[:MAX_PIECE_CHARS], shown or "")
+            yield Progress(Cursor(), turn, effect, call, tool, _clean(message[:MAX_PIECE_CHARS]), shown or "")
         case ToolOutputDeltaData(tool_call_id=call, tool_name=tool, delta=text, stream=stream):
             for start in range(0, len(text), MAX_PIECE_CHARS):
-                piece = text[start : start + MAX_PIECE_CHARS]
+                piece = _clean(text[start : start + MAX_PIECE_CHARS])
                 yield OutputDelta(Cursor(), turn, effect, call, tool, piece, stream)
+
+
+def _clean(text: str) -> str:
+    # A lone surrogate cannot be sent on; whatever a tool prints must not break those who watch.
+    return text.encode("utf-8", "replace").decode()

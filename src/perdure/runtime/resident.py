@@ -375,8 +375,7 @@ class Resident:
         )
 
     def _services(self, agent: Agent, turn: Turn) -> Services:
-        names = frozenset(contract.name for contract in turn.composition.tools)
-        return services_of(self._shared, self.stream, agent, names, self._owned.durable)
+        return services_of(self._shared, self.stream, agent, turn.composition, self._owned.durable)
 
     def _clients(self, site: CallSite, agent: Agent) -> Clients:
         shared, stream = self._shared, self.stream

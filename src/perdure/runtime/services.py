@@ -15,17 +15,23 @@ from perdure.tools.services import Services, SessionInfo
 from perdure.vocab.messages import AttachmentRef, Message
 from perdure.vocab.outcomes import Done, Success, ToolCallOutcome
 from perdure.vocab.records import EffectSettled, TurnEnded, open_key
+from perdure.vocab.tools import Composition
 
 PAGE = 256
 
 
 def services_of(
-    shared: Shared, stream: StreamId, agent: Agent, visible: frozenset[str], durable: Callable[[], Awaitable[None]]
+    shared: Shared,
+    stream: StreamId,
+    agent: Agent,
+    composition: Composition,
+    durable: Callable[[], Awaitable[None]],
 ) -> Services:
     """The services of one turn."""
     return Services(
         locale=agent.locale,
-        visible_tool_names=visible,
+        visible_tool_names=frozenset(contract.name for contract in composition.tools),
+        tool_definitions=tuple(contract.definition for contract in composition.tools),
         tool_registry=agent.toolbox.registry,
         message_retriever=StoredMessages(shared.store, stream, durable),
         session_store=StoredSessions(shared.store, shared.tenant),

@@ -9,7 +9,7 @@ from perdure.vocab.messages import File, Image, Message, Text, Thinking, ToolCal
 SPOKEN_BY: dict[str, tuple[type, ...]] = {
     "user": (Text, Image, File),
     "assistant": (Text, Thinking, ToolCall),
-    "tool": (ToolResult,),
+    "tool": (ToolResult, Image),
 }
 
 
@@ -43,6 +43,8 @@ def _about(message: Message) -> list[str]:
         found.append("is empty")
     if any(not isinstance(part, allowed) for part in message.parts):
         found.append(f"has a part that {message.role} cannot say")
+    if message.role == "tool" and message.parts and not isinstance(message.parts[0], ToolResult):
+        found.append("has a picture that belongs to no result")
     if any(isinstance(part, Text) and not part.text.strip() for part in message.parts):
         found.append("has a blank text")
     if message.parts and all(isinstance(part, Thinking) for part in message.parts):

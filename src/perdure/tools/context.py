@@ -202,7 +202,11 @@ class ToolContext(CallSurface, Generic[Deps]):
 
     @property
     def tool_registry(self) -> ToolRegistry:
-        """The agent's tools. A `ToolError` that says so, if there is none. Show the model `visible_tools` only."""
+        """The agent's own tools, without those of providers. A `ToolError` that says so, if there is no registry.
+
+        It may hold more than the model knows of: show others `visible_tools` only. What is called through it is not
+        recorded.
+        """
         if self.services.tool_registry is None:
             raise missing("tool_registry")
         return self.services.tool_registry
@@ -215,9 +219,10 @@ class ToolContext(CallSurface, Generic[Deps]):
         return self.services.result_reader
 
     def visible_tools(self) -> tuple[ToolDefinition, ...]:
-        """The definitions of the agent's tools that the model knows of."""
-        visible = self.visible_tool_names
-        found = self.tool_registry.tool_definitions()
+        """The definitions of the agent's tools that the model knows of, as it was told them."""
+        visible, found = self.visible_tool_names, self.services.tool_definitions
+        if found is None:
+            found = self.tool_registry.tool_definitions()
         return tuple(one for one in found if visible is None or one.name in visible)
 
     def with_(self, **changes: object) -> Self:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 from perdure.ids import CallId, SessionId, Tenant
 from perdure.tools.errors import ToolError
 from perdure.vocab.messages import Message
+from perdure.vocab.tools import ToolDefinition
 
 if TYPE_CHECKING:
     from perdure.tools.registry import ToolRegistry
@@ -68,6 +69,8 @@ class Services:
     """A BCP 47 tag, such as `uk-UA`."""
     visible_tool_names: frozenset[str] | None = None
     """The tools the model knows of in this turn; the registry may hold more. None is no restriction."""
+    tool_definitions: tuple[ToolDefinition, ...] | None = None
+    """What the model was told of its tools when the turn began, those of providers included."""
     network_access: NetworkAccess | None = None
     tool_registry: ToolRegistry | None = None
     message_retriever: MessageRetriever | None = None

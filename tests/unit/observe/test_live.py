@@ -69,6 +69,15 @@ async def test_output_of_one_stream_is_joined_and_order_is_kept() -> None:
     assert room.texts == ["ab", "!", "c", "half", "d"]
 
 
+async def test_what_cannot_be_sent_on_is_replaced() -> None:
+    room = Room()
+    emitter = room.emitter()
+    emitter.emit(progress("half\ud800"))
+    emitter.emit(output("out\udcff"))
+    emitter.flush()
+    assert room.texts == ["half?", "out?"]
+
+
 async def test_a_long_piece_is_split_and_nothing_of_it_lost() -> None:
     room = Room()
     emitter = room.emitter()
