@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
+import msgspec
+
 from perdure.errors import Code, Error
 from perdure.ids import Fence, PromiseId, Seq, StreamId, WorkerId
 from perdure.inbox.admit import Delivery
@@ -49,8 +51,7 @@ MAX_COMMIT_ROWS = 512
 NOTHING_YET = Seq(0)
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(msgspec.Struct, frozen=True, gc=False):
     """A record on its way into a log."""
 
     kind: str
@@ -265,13 +266,13 @@ def inbox_gone(plan: Plan, inbox_id: int) -> Error:
     )
 
 
-def check_budget(plan: Plan) -> None:
-    """Refuse a plan that is too large before any transaction opens.
+def check_budget(plan: Plan) -> int:
+    """Refuse a plan that is too large before any transaction opens; how many bytes its records and deliveries are.
 
     Raises:
         Error: `store_commit_byte_budget_exceeded` or `store_commit_row_budget_exceeded`.
     """
-    size = sum(len(entry.data) for entry in plan.entries) + sum(len(new.data) for new in plan.deliveries)
+    size = sum([len(entry.data) for entry in plan.entries]) + sum([len(new.data) for new in plan.deliveries])
     if size > MAX_COMMIT_BYTES:
         raise Error(
             Code.STORE_COMMIT_BYTE_BUDGET_EXCEEDED,
@@ -287,3 +288,4 @@ def check_budget(plan: Plan) -> None:
             because=f"the limit is {MAX_COMMIT_ROWS}",
             stream=plan.stream,
         )
+    return size

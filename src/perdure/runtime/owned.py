@@ -25,8 +25,11 @@ from perdure.commit.plan import (
 )
 from perdure.errors import Code, Error
 from perdure.ids import Fence, Seq, StreamId, WorkerId
+from perdure.store.answer import Answer
 from perdure.store.protocol import Store
 from perdure.vocab.records import Record, Row, TurnEnded, TurnOpened
+
+_EDGES = (TurnOpened, TurnEnded)
 
 SOFT_BYTES = MAX_COMMIT_BYTES // 2
 SOFT_ROWS = MAX_COMMIT_ROWS // 2
@@ -99,18 +102,21 @@ class OwnedStream:
 
     def submit(self, *records: Record, consume: tuple[int, ...] = ()) -> None:
         """Put facts into the stream, in order; `consume` takes their inbox rows away in the same append."""
-        now = self._clock.wall_ms()
-        entries = [Entry.of(record, at=now) for record in records]
-        size = sum(len(entry.data) for entry in entries)
+        now, size = self._clock.wall_ms(), 0
+        entries: list[Entry] = []
+        for record in records:
+            entry = Entry.of(record, at=now)
+            entries.append(entry)
+            size += len(entry.data)
         if self._entries and (self._bytes + size > SOFT_BYTES or len(self._entries) + len(entries) > SOFT_ROWS):
             self.flush()
-        self._records.extend(records)
-        self._entries.extend(entries)
-        self._bytes += size
-        self._consume.extend(consume)
         for record in records:
-            if isinstance(record, TurnOpened | TurnEnded):
+            if isinstance(record, _EDGES):
                 self.active = isinstance(record, TurnOpened)
+        self._records += records
+        self._entries += entries
+        self._bytes += size
+        self._consume += consume
         self._touch()
 
     def timer(self, *timers: SetTimer | ClearTimer) -> None:
@@ -161,10 +167,14 @@ class OwnedStream:
         self._reset()
         self._in_flight.append(records)
         try:
-            future = asyncio.ensure_future(self.store.append(plan))
+            appended = self.store.append(plan)
         except Error as refusal:
             self._refuse(refusal)
             return
+        if isinstance(appended, Answer):
+            appended.then = partial(self._settle, plan)
+            return
+        future = asyncio.ensure_future(appended)
         if future.done() and len(self._in_flight) == 1:
             self._settle(plan, future)  # committed on the spot: no need for another turn of the event loop
         else:

@@ -249,8 +249,13 @@ def redaction_key(seq: Seq) -> str:
     return f"redact:{seq}"
 
 
+_KEYLESS = (EffectStarted, EffectSettled)
+
+
 def key_of(record: Record) -> str | None:
     """The log key a record claims, if it claims one."""
+    if isinstance(record, _KEYLESS):  # most records are
+        return None
     match record:
         case TurnOpened(turn=turn):
             return open_key(turn)

@@ -11,8 +11,8 @@ from perdure.errors import Code, Error
 T = TypeVar("T")
 
 
-class Value(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """Base of every value that is stored or sent."""
+class Value(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True, gc=False):
+    """Base of every value that is stored or sent. Plain data has no cycles, so the collector need not look at it."""
 
 
 def read_stored(decoder: msgspec.json.Decoder[T], data: bytes, *, what: str) -> T:

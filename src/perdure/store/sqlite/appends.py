@@ -47,7 +47,7 @@ def append(tx: Tx, plan: Plan) -> Receipt:
     last = Seq(first + len(plan.entries) - 1)
     _move(tx, plan, stream, state, last, parked=not resolved)
     extend(tx, plan.worker)
-    tx.once_durable.append(tx.count_plan)
+    tx.plans += 1
     missed = _missed(tx, plan, stream, first)
     return Receipt(plan.stream, plan.fence, plan.n, first, last, missed, resolved)
 
@@ -79,7 +79,7 @@ def _move(tx: Tx, plan: Plan, stream: int, state: StreamState, last: Seq, *, par
         for wait in plan.waits:
             tx.run("wait_insert", (wait, stream))
     owner = None if parked and plan.lease == "release" else plan.worker
-    format = max([state.format, *(entry.version for entry in plan.entries)])
+    format = max([state.format, *[entry.version for entry in plan.entries]])
     active, waits = plan.active or not parked, plan.parked and parked
     tx.run("stream_advance", (last, plan.n, owner, active, waits, format, tx.clock.wall_ms(), stream))
 

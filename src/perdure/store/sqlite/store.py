@@ -186,8 +186,7 @@ class SqliteStore:
     def append(self, plan: Plan) -> asyncio.Future[Receipt]:
         """Make a plan durable: all of it, or nothing. Submitted at the call; the future ends when it is durable."""
         try:
-            check_budget(plan)
-            weight = sum(len(e.data) for e in plan.entries) + sum(len(b.data) for b in plan.blobs)
+            weight = check_budget(plan) + sum([len(blob.data) for blob in plan.blobs])
             return self._write(lambda tx: appends.append(tx, plan), weight=weight)
         except Error as refusal:
             future: asyncio.Future[Receipt] = asyncio.get_running_loop().create_future()

@@ -51,7 +51,4 @@ class Tx(Statements):
         self.clock = clock
         self.leases = leases
         self.once_durable: list[Callable[[], None]] = []
-
-    def count_plan(self) -> None:
-        """One more plan is durable."""
-        self._counters.plans += 1
+        self.plans = 0

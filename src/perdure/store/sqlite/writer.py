@@ -21,6 +21,7 @@ from typing import Generic, TypeVar
 
 from perdure.clock import Clock
 from perdure.errors import Code, Error
+from perdure.store.answer import Answer
 from perdure.store.protocol import Counters
 from perdure.store.sqlite.failures import failure, is_busy, is_io
 from perdure.store.sqlite.leases import Leases
@@ -35,6 +36,7 @@ FAST_S = 0.005
 SLOW_JOBS = 64  # so many jobs go to the thread after a commit that was not fast
 CHECKPOINT_BYTES = 4_000_000
 COMMIT_BYTES = 16_384  # what a small commit adds to the write-ahead log: a few pages
+JOB_BYTES = 2_048  # what each job of a commit adds to that, besides its content: streams share pages
 YIELD_FOR_S = 1.0
 
 
@@ -43,7 +45,7 @@ class Job(Generic[T]):
     """Work for a transaction, and the future that tells how it went."""
 
     work: Callable[[Tx], T]
-    future: asyncio.Future[T]
+    future: Answer[T]
     weight: int
     result: T | None = None
     error: Exception | None = None
@@ -61,6 +63,7 @@ class Job(Generic[T]):
         else:
             self.future.set_exception(self.error)
             self.future.exception()  # nobody has to await an append: not an "exception never retrieved"
+        self.future.tell()
 
 
 AnyJob = Job[object]
@@ -96,10 +99,10 @@ class Writer:
 
     # --- on the event loop
 
-    def submit(self, work: Callable[[Tx], T], *, weight: int = 0) -> asyncio.Future[T]:
+    def submit(self, work: Callable[[Tx], T], *, weight: int = 0) -> Answer[T]:
         """Take a job at the call; `weight` is about how many bytes it writes."""
         loop = asyncio.get_running_loop()
-        job: Job[T] = Job(work, loop.create_future(), weight)
+        job: Job[T] = Job(work, Answer(loop=loop), weight)
         with self._mutex:
             if self._closing:
                 raise Error(Code.RUNTIME_CLOSED, "the store is closed")
@@ -109,7 +112,8 @@ class Writer:
                 self._busy = True
             else:
                 self._queue.append(job)  # pyright: ignore[reportArgumentType] - jobs of any result
-                self._wake.notify()
+                if len(self._queue) == 1:  # whoever queued the first one has woken the thread, if it slept
+                    self._wake.notify()
         if inline:
             self._commit_here(job, loop)  # pyright: ignore[reportArgumentType] - a job of any result
         return job.future
@@ -248,7 +252,7 @@ class Writer:
             self._durable(tx, [job for job in batch if job.error is None])
 
     def _in_savepoint(self, job: AnyJob, tx: Tx) -> None:
-        promised = len(tx.once_durable)
+        promised, plans = len(tx.once_durable), tx.plans
         tx.connection.execute("SAVEPOINT job")
         try:
             job.run(tx)
@@ -257,6 +261,7 @@ class Writer:
         except Exception as refusal:  # noqa: BLE001 - also a bug: it must not roll back its neighbours
             job.error = refusal
             del tx.once_durable[promised:]
+            tx.plans = plans
             tx.connection.execute("ROLLBACK TO job")
         tx.connection.execute("RELEASE job")
 
@@ -305,10 +310,11 @@ class Writer:
 
     def _durable(self, tx: Tx, jobs: Iterable[AnyJob]) -> None:
         self._counters.commits += 1
+        self._counters.plans += tx.plans
         for promised in tx.once_durable:
             with suppress(OSError):
                 promised()
-        self._unchecked_bytes += COMMIT_BYTES + sum(job.weight for job in jobs)
+        self._unchecked_bytes += COMMIT_BYTES + sum(job.weight + JOB_BYTES for job in jobs)
 
     def _fail(self, jobs: Iterable[AnyJob], problem: sqlite3.Error) -> None:
         error = failure(problem, self._path)
