@@ -10,7 +10,7 @@ import pytest
 from perdure import Agent, Code, Runtime, ToolContext, tool
 from perdure.models.scripted import ScriptedModel, call, say
 from perdure.store.protocol import Store
-from perdure.testing.faulty import Side, faulty
+from perdure.testing.faults import Side, faulty
 from perdure.vocab.messages import ToolResult
 from perdure.vocab.records import EffectSettled, TurnEnded
 

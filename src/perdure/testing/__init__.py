@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from perdure.models.scripted import ScriptedModel, call, calls, cut, fail, malformed, refuse, say
     from perdure.testing.clock import ManualClock
     from perdure.testing.crash import Boundary
-    from perdure.testing.faulty import faulty
+    from perdure.testing.faults import faulty
     from perdure.testing.held import Gatekeeper
     from perdure.testing.sweep import Crash, every_boundary
     from perdure.testing.world import Ledger, Line, World
@@ -28,7 +28,7 @@ _WHERE = {
     "ManualClock": "perdure.testing.clock",
     "World": "perdure.testing.world",
     "every_boundary": "perdure.testing.sweep",
-    "faulty": "perdure.testing.faulty",
+    "faulty": "perdure.testing.faults",
 }
 
 __all__ = [

@@ -1,0 +1,78 @@
+"""docs/testing.md and examples/shop are run as a reader runs them."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.unit.testing.running import Ran, run_pytest
+
+pytestmark = [pytest.mark.crash, pytest.mark.timeout(300)]
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "testing.md").read_text()
+FENCE = re.compile(r"^```(?P<info>[^\n`]*)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
+KEY = re.compile(r"perdure-tool:[^\s,]+")
+
+OURS = {
+    "test_a_purchase[memory]",
+    "test_a_purchase[sqlite]",
+    "test_an_hour_later[memory]",
+    "test_an_hour_later[sqlite]",
+    "test_a_ledger",
+    "test_a_purchase_survives_a_crash_anywhere[memory]",
+    "test_a_purchase_survives_a_crash_anywhere[sqlite]",
+    "test_a_purchase_survives_a_crash_anywhere[kill]",
+    "test_the_probe_settles_every_doubt",
+    "test_it_is_found_out",
+    "test_a_store_that_fails_for_a_moment[memory]",
+    "test_a_store_that_fails_for_a_moment[sqlite]",
+}
+
+
+def files() -> dict[str, str]:
+    """The blocks of the page by file; a file that is continued later is one."""
+    found: dict[str, str] = {}
+    for block in FENCE.finditer(PAGE):
+        info = block["info"].strip()
+        if info.startswith("python"):
+            assert info.startswith("python file="), f"this block is not run by anybody: {block['text']}"
+            name = info.removeprefix("python file=")
+            found[name] = f"{found[name]}\n\n{block['text']}" if name in found else block["text"]
+    return found
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> Ran:
+    return run_pytest(tmp_path_factory.mktemp("page"), files(), "-o", "asyncio_mode=auto", "-s")
+
+
+def test_every_block_of_the_page_is_run_and_true(page: Ran) -> None:
+    assert page.code == 0, page.output
+    assert page.failed == set()
+    assert page.outcomes.keys() >= OURS
+    assert len(page.outcomes.keys() - OURS) > 120, "the laws of a store"
+
+
+def test_the_report_on_the_page_is_what_is_printed(page: Ran) -> None:
+    promised = next(block["text"] for block in FENCE.finditer(PAGE) if block["info"] == "text report")
+    assert promised.strip() in KEY.sub("KEY", page.output)
+
+
+def test_an_example_is_tested_with_the_kit(tmp_path: Path) -> None:
+    names = ("shop.py", "test_shop.py")
+    copied = {name: (ROOT / "examples" / "shop" / name).read_text() for name in names}
+    ran = run_pytest(tmp_path, copied)
+    assert ran.code == 0, ran.output
+    assert ran.outcomes == dict.fromkeys(
+        (
+            "test_an_order_is_refunded[memory]",
+            "test_an_order_is_refunded[sqlite]",
+            "test_it_is_refunded_once_wherever_the_process_dies[memory]",
+            "test_it_is_refunded_once_wherever_the_process_dies[sqlite]",
+            "test_it_is_refunded_once_wherever_the_process_dies[kill]",
+        ),
+        "passed",
+    )
