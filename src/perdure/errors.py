@@ -85,6 +85,26 @@ class Code(StrEnum):
     RUNTIME_EFFECT_LOCAL_EXECUTOR_UNAVAILABLE = "runtime_effect_local_executor_unavailable"
     RUNTIME_EFFECT_IN_DOUBT = "runtime_effect_in_doubt"
     INVALID_AWAIT_EVENT_WAIT_IDENTITY = "invalid_await_event_wait_identity"
+    AWAIT_EVENT_UNKNOWN_OR_REVOKED = "await_event_unknown_or_revoked"
+
+    # durable effects inside a tool
+    DURABLE_EFFECTS_MISSING_CALL_ID = "durable_effects_missing_call_id"
+    DURABLE_EFFECTS_UNAVAILABLE = "durable_effects_unavailable"
+    DURABLE_EFFECTS_UNAVAILABLE_IN_TOOL_BATCH = "durable_effects_unavailable_in_tool_batch"
+    DURABLE_EFFECT_STATE_POISONED = "durable_effect_state_poisoned"
+    DURABLE_EFFECT_EMPTY_STEP_ID = "durable_effect_empty_step_id"
+    DURABLE_EFFECT_DUPLICATE_STEP_ID = "durable_effect_duplicate_step_id"
+    DURABLE_EFFECT_EMPTY_EVENT_KEY = "durable_effect_empty_event_key"
+    DURABLE_EFFECT_EVENT_TIMEOUT = "durable_effect_event_timeout"
+    DURABLE_EFFECT_EVENT_CANCELLED = "durable_effect_event_cancelled"
+    DURABLE_EFFECT_PROCESS_EVENT_UNAVAILABLE = "durable_effect_process_event_unavailable"
+    DURABLE_EFFECT_EMPTY_PROCESS_EVENT_TYPE = "durable_effect_empty_process_event_type"
+    DURABLE_EFFECT_PROCESS_EVENT_APPEND_FAILED = "durable_effect_process_event_append_failed"
+    DURABLE_EFFECT_PROCESS_EVENT_PROCESS_MISMATCH = "durable_effect_process_event_process_mismatch"
+    TOOL_COMPLETION_KEY_MISSING_CALL_ID = "tool_completion_key_missing_call_id"
+    TOOL_COMPLETION_STATE_POISONED = "tool_completion_state_poisoned"
+    PROCESS_SIGNAL_WAIT_TIMEOUT = "process_signal_wait_timeout"
+    PROCESS_SIGNAL_WAIT_CANCELLED = "process_signal_wait_cancelled"
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +183,24 @@ TRAITS: Mapping[Code, Trait] = {
     Code.RUNTIME_EFFECT_LOCAL_EXECUTOR_UNAVAILABLE: _BROKEN,
     Code.RUNTIME_EFFECT_IN_DOUBT: _CONFLICT,
     Code.INVALID_AWAIT_EVENT_WAIT_IDENTITY: _BAD,
+    Code.AWAIT_EVENT_UNKNOWN_OR_REVOKED: _MISSING,
+    Code.DURABLE_EFFECTS_MISSING_CALL_ID: _BAD,
+    Code.DURABLE_EFFECTS_UNAVAILABLE: _BAD,
+    Code.DURABLE_EFFECTS_UNAVAILABLE_IN_TOOL_BATCH: _BAD,
+    Code.DURABLE_EFFECT_STATE_POISONED: _BROKEN,
+    Code.DURABLE_EFFECT_EMPTY_STEP_ID: _BAD,
+    Code.DURABLE_EFFECT_DUPLICATE_STEP_ID: _CONFLICT,
+    Code.DURABLE_EFFECT_EMPTY_EVENT_KEY: _BAD,
+    Code.DURABLE_EFFECT_EVENT_TIMEOUT: Trait(504),
+    Code.DURABLE_EFFECT_EVENT_CANCELLED: _CONFLICT,
+    Code.DURABLE_EFFECT_PROCESS_EVENT_UNAVAILABLE: _BAD,
+    Code.DURABLE_EFFECT_EMPTY_PROCESS_EVENT_TYPE: _BAD,
+    Code.DURABLE_EFFECT_PROCESS_EVENT_APPEND_FAILED: _CONFLICT,
+    Code.DURABLE_EFFECT_PROCESS_EVENT_PROCESS_MISMATCH: _BROKEN,
+    Code.TOOL_COMPLETION_KEY_MISSING_CALL_ID: _BAD,
+    Code.TOOL_COMPLETION_STATE_POISONED: _BROKEN,
+    Code.PROCESS_SIGNAL_WAIT_TIMEOUT: Trait(504),
+    Code.PROCESS_SIGNAL_WAIT_CANCELLED: _CONFLICT,
 }
 
 

@@ -54,6 +54,11 @@ def join(*parts: str) -> str:
     return ":".join(part.translate(_ESCAPES) for part in parts)
 
 
+def split(key: str) -> list[str]:
+    """The inverse of `join`."""
+    return [_unescape(part) for part in key.split(":")]
+
+
 def session_stream(tenant: Tenant, session: SessionId) -> StreamId:
     """The stream that holds a session's log."""
     return StreamId(join(tenant, "session", session))
@@ -66,7 +71,7 @@ def process_stream(tenant: Tenant, process: str) -> StreamId:
 
 def stream_names(stream: StreamId) -> tuple[Tenant, str, str]:
     """Tenant, kind and name of a stream: the inverse of the builders above."""
-    tenant, kind, name = (_unescape(part) for part in stream.split(":"))
+    tenant, kind, name = split(stream)
     return Tenant(tenant), kind, name
 
 

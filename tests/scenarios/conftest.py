@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
 
-from perdure import Agent, Runtime
+from perdure import Agent, Runtime, Tuning
 from perdure.models.protocol import Model
 from perdure.runtime.clock import SystemClock
 from perdure.store.memory.store import MemoryStore
@@ -33,6 +34,13 @@ def new_store(request: pytest.FixtureRequest, tmp_path: Path) -> NewStore:
     return lambda: SqliteStore(tmp_path / "s.db", clock)
 
 
+async def until(look: Callable[[], Awaitable[bool]]) -> None:
+    """Look again and again until it is so."""
+    async with asyncio.timeout(10):
+        while not await look():  # noqa: ASYNC110 - what is looked at may be in another process
+            await asyncio.sleep(0.01)
+
+
 class Desk:
     """Opens runtimes on one store, and closes them."""
 
@@ -40,9 +48,16 @@ class Desk:
         self.new_store = new_store
         self._stack = stack
 
-    async def open(self, model: Model, *tools: ToolSource, deps: object = None, worker: bool = True) -> Runtime:
+    async def open(
+        self,
+        model: Model,
+        *tools: ToolSource,
+        deps: object = None,
+        worker: bool = True,
+        tuning: Tuning | None = None,
+    ) -> Runtime:
         agent = Agent("a", model=model, tools=tools)
-        runtime = Runtime(self.new_store(), agents=[agent], deps=deps, worker=worker)
+        runtime = Runtime(self.new_store(), agents=[agent], deps=deps, worker=worker, tuning=tuning)
         return await self._stack.enter_async_context(runtime)
 
 

@@ -173,7 +173,7 @@ def test_an_agent_that_cannot_work_is_refused_when_it_is_made(wrong: dict[str, o
 
 
 def test_what_arrives_later_is_refused_and_never_ignored() -> None:
-    for wrong in ({"approve": True}, {"client_side": True}, {"in_doubt": "ask"}, {"effect": "resumable"}):
+    for wrong in ({"approve": True}, {"client_side": True}, {"in_doubt": "ask"}):
         with pytest.raises(Error) as caught:
 
             @tool(**wrong)  # type: ignore[call-overload]

@@ -11,6 +11,7 @@ from perdure.observe.events import Cursor, Fact
 from perdure.vocab.effects import EffectKind
 from perdure.vocab.messages import InputPart, Reply, Text, ToolCall
 from perdure.vocab.outcomes import (
+    AwaitEventOutcome,
     CompletedToolCall,
     Done,
     DurableStepOutcome,
@@ -19,11 +20,16 @@ from perdure.vocab.outcomes import (
     LlmCallOutcome,
     LlmError,
     NotRun,
+    Outcome,
+    Pending,
     SleepOutcome,
+    StepFailure,
     Success,
     ToolCallOutcome,
     ToolOutput,
+    completed,
 )
+from perdure.vocab.promises import Err, Ok, TimedOut
 from perdure.vocab.records import (
     CancelRequested,
     EffectSettled,
@@ -39,7 +45,7 @@ from perdure.vocab.records import (
     TurnEnded,
     TurnOpened,
 )
-from perdure.vocab.refs import EffectRef
+from perdure.vocab.refs import EffectRef, PartRef, parse_ref
 
 UNNAMED = "-"
 DOUBTS = {
@@ -172,13 +178,17 @@ class Reader:
 
     def _start(self, fact: Fact, started: EffectStarted) -> Line:
         self._started[started.id] = fact.at
-        ref = EffectRef.parse(started.id)
+        ref = parse_ref(started.id)
+        if isinstance(ref, PartRef):
+            return self._part(fact, ref, _part_begun(started), "dim", begun=True)
         kind, name, result = "tool", self._tool(ref), "begun"
         match started.kind:
             case EffectKind.SLEEP:
                 kind, result = "pause", f"until {clock(started.due_at)}" if started.due_at else "begun"
             case EffectKind.LLM_CALL:
                 kind, result = "model", "asked"
+            case EffectKind.AWAIT_EVENT:
+                result = "to be completed outside"
             case _ if started.effect == "once":
                 result = "intent saved"
             case _:
@@ -187,7 +197,9 @@ class Reader:
         return Line(seq, at, kind, name, result, "dim", self._turn, ref.attempt, begun=True, effect=started.id)
 
     def _settle(self, fact: Fact, settled: EffectSettled) -> Line:
-        ref = EffectRef.parse(settled.id)
+        ref = parse_ref(settled.id)
+        if isinstance(ref, PartRef):
+            return self._part(fact, ref, *_part_ended(settled.outcome))
         begun_at = self._started.get(settled.id)
         ms = fact.at - begun_at if begun_at is not None else None
         tokens: int | None = None
@@ -204,6 +216,10 @@ class Reader:
             case DurableStepOutcome(value={"verdict": str(verdict)}):
                 kind, name, result = "probe", self._tool(ref), verdict.replace("_", " ")
                 tone = "warn" if verdict == "unknown" else "ok"
+            case ToolCallOutcome(launch=Pending()):
+                kind, name, result, tone = "tool", self._tool(ref), "left to somebody outside", ""
+            case AwaitEventOutcome(resolution=resolution):
+                kind, name, (result, tone) = "tool", self._tool(ref), _output(completed(resolution))
             case SleepOutcome():
                 kind, name, result, tone = "pause", self._tool(ref), "over", ""
             case other:
@@ -211,10 +227,41 @@ class Reader:
         seq, at = fact.cursor.seq, fact.at
         return Line(seq, at, kind, name, result, tone, self._turn, ref.attempt, ms, tokens, effect=settled.id)
 
-    def _tool(self, ref: EffectRef) -> str:
+    def _part(self, fact: Fact, ref: PartRef, result: str, tone: str, *, begun: bool = False) -> Line:
+        """A line about a part of a body, named after it."""
+        at, begun_at = fact.at, self._started.get(ref.id)
+        ms = None if begun or begun_at is None else at - begun_at
+        name = f"{self._tool(ref)}/{one_line(ref.name, 40)}"
+        return Line(fact.cursor.seq, at, ref.kind, name, result, tone, self._turn, ms=ms, begun=begun, effect=ref.id)
+
+    def _tool(self, ref: EffectRef | PartRef) -> str:
         if ref.index is None:
             return self._model
         return self._calls[ref.index].name if ref.index < len(self._calls) else UNNAMED
+
+
+def _part_begun(started: EffectStarted) -> str:
+    if started.due_at is not None:
+        return f"until {clock(started.due_at)}"
+    return "intent saved" if started.effect == "once" else "begun"
+
+
+def _part_ended(outcome: Outcome) -> tuple[str, str]:
+    match outcome:
+        case DurableStepOutcome(in_doubt=InDoubt(reason=reason)):
+            return f"in doubt: {DOUBTS[reason]}", "warn"
+        case DurableStepOutcome(error=StepFailure(code=code)):
+            return f"failed: {code}", "fail"
+        case AwaitEventOutcome(resolution=Ok()):
+            return "answered", "ok"
+        case AwaitEventOutcome(resolution=Err(code=code)):
+            return f"answered: {code}", "fail"
+        case AwaitEventOutcome(resolution=resolution):
+            return "nobody answered in time" if isinstance(resolution, TimedOut) else "given up", "warn"
+        case SleepOutcome():
+            return "over", ""
+        case _:
+            return "ok", "ok"
 
 
 def _quoted(parts: tuple[InputPart, ...]) -> str:

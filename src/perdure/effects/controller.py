@@ -66,6 +66,11 @@ class Controller(Protocol):
         ...
 
     @property
+    def nests(self) -> bool:
+        """Whether an effect may be executed inside another one."""
+        ...
+
+    @property
     def durability_tier(self) -> DurabilityTier:
         """How much survives: nothing, or everything that was recorded."""
         ...
@@ -101,6 +106,7 @@ class InlineController:
     """Runs effects and records nothing: for tests and for work that may be forgotten."""
 
     supports_durable_effects = False
+    nests = True
     durability_tier: DurabilityTier = "inline"
 
     async def execute(self, envelope: Envelope, local: Local | None, care: Care | None = None) -> Outcome:
@@ -121,6 +127,7 @@ class JournaledController:
     """Answers effects once: the journal decides, the ledger remembers."""
 
     supports_durable_effects = True
+    nests = True
     durability_tier: DurabilityTier = "durable"
 
     def __init__(self, journal: EffectJournal, ledger: Ledger) -> None:
@@ -189,12 +196,11 @@ class JournaledController:
         self.settle(begun, outcome)
         return outcome
 
-    def doubt_unsettled_steps(self) -> None:
-        """A new owner finds `once` steps that were dispatched and not settled: their outcome is unknown."""
+    def doubt_unsettled_steps(self, doubt: InDoubt) -> None:
+        """Nobody runs the `once` steps any more that were dispatched and not settled: their outcome is unknown."""
         for started in self.journal.unsettled():
             if started.effect == "once" and started.kind is EffectKind.DURABLE_STEP:
-                outcome = DurableStepOutcome(in_doubt=InDoubt(reason="worker_lost"))
-                self.record(EffectSettled(id=started.id, outcome=outcome))
+                self.record(EffectSettled(id=started.id, outcome=DurableStepOutcome(in_doubt=doubt)))
 
 
 def _started(envelope: Envelope, fingerprint: str, care: Care, worker: WorkerId) -> EffectStarted:

@@ -133,6 +133,15 @@ class EffectJournal:
         """The record of an effect's start."""
         return self._started.get(effect)
 
+    def outcome(self, effect: EffectId) -> Outcome | None:
+        """The outcome of an effect, if it has one."""
+        settled = self._settled.get(effect)
+        return settled.outcome if settled else None
+
+    def doubtful(self) -> tuple[EffectId, ...]:
+        """What was dispatched and ended in doubt."""
+        return tuple(id for id, settled in self._settled.items() if _doubt_of(settled.outcome))
+
     def unsettled(self) -> tuple[EffectStarted, ...]:
         """What was started and has no outcome."""
         return tuple(s for s in self._started.values() if s.id not in self._settled)

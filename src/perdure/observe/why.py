@@ -15,9 +15,9 @@ from perdure.store.protocol import Loaded, Store, StreamInfo
 from perdure.vocab.messages import Reply
 from perdure.vocab.outcomes import CompletedToolCall, Done, LlmCallOutcome, ToolCallOutcome
 from perdure.vocab.records import EffectSettled, EffectStarted, Row
-from perdure.vocab.refs import EffectRef
+from perdure.vocab.refs import EffectRef, PartRef, parse_ref
 
-Status = Literal["idle", "running", "queued", "interrupted"]
+Status = Literal["idle", "running", "waiting", "queued", "interrupted"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,11 +79,19 @@ def _between_turns(info: StreamInfo, queued: int, loaded: Loaded) -> Why:
 def _within_turn(info: StreamInfo, state: SessionState, rows: Sequence[Row], queued: int) -> Why:
     waiting = tuple(_under_way(rows))
     what = "; ".join(item.what for item in waiting) or "the next step"
+    if info.parked:
+        return Why("waiting", f"waiting for {what}", state.open_turn, waiting, queued, info.owner, _who_can(waiting))
     if info.owner is None or not info.owner_alive:
         hint = f"start a worker that has agent {info.agent!r}; it will carry on"
         summary = f"interrupted during {what}; the worker is gone"
         return Why("interrupted", summary, state.open_turn, waiting, queued, info.owner, hint)
     return Why("running", f"waiting for {what}", state.open_turn, waiting, queued, info.owner)
+
+
+def _who_can(waiting: Sequence[Waiting]) -> str:
+    refs = [parse_ref(item.effect) for item in waiting if item.effect]
+    names = [ref.name for ref in refs if isinstance(ref, PartRef) and ref.kind == "event"]
+    return f"answer it: session.resolve({names[0]!r}, ...), or with the key that was handed out" if names else ""
 
 
 def _under_way(rows: Sequence[Row]) -> list[Waiting]:
@@ -106,20 +114,27 @@ def _under_way(rows: Sequence[Row]) -> list[Waiting]:
     names = {call.id: call.name for call in reply[1].calls} if reply else {}
     order = [call.id for call in reply[1].calls] if reply else []
     found: list[Waiting] = []
-    for started in journal.unsettled():
-        ref = EffectRef.parse(started.id)
-        tool = names.get(order[ref.index]) if ref.index is not None and ref.index < len(order) else None
-        found.append(Waiting(_describe(started, tool), begun[started.id].at, started.due_at, started.id))
-        if ref.index is not None and ref.index < len(order):
-            answered.add(order[ref.index])
+    unsettled = [(started, parse_ref(started.id)) for started in journal.unsettled()]
+    in_bodies = {ref.index for _, ref in unsettled if isinstance(ref, PartRef)}
+    for started, ref in unsettled:
+        call = order[ref.index] if ref.index is not None and ref.index < len(order) else None
+        if call in answered or (isinstance(ref, EffectRef) and not ref.tail and ref.index in in_bodies):
+            continue  # a body is described by what is under way in it
+        what = _describe(started, ref, names.get(call) if call else None)
+        found.append(Waiting(what, begun[started.id].at, started.due_at, started.id))
+    answered.update(order[ref.index] for _, ref in unsettled if ref.index is not None and ref.index < len(order))
     if reply:
         found.extend(Waiting(f"tool {names[call]}", reply[0].at) for call in order if call not in answered)
     return found
 
 
-def _describe(started: EffectStarted, tool: str | None) -> str:
-    attempt = EffectRef.parse(started.id).attempt
+def _describe(started: EffectStarted, ref: EffectRef | PartRef, tool: str | None) -> str:
+    if isinstance(ref, PartRef):
+        return f"{ref.kind} {ref.name!r} of tool {tool or started.id}"
+    attempt = ref.attempt
     match started.kind.value:
+        case "await_event":
+            return f"somebody to complete tool {tool or started.id}"
         case "llm_call":
             return "the model's reply" if attempt == 1 else f"the model's reply (attempt {attempt})"
         case "sleep":

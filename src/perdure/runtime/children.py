@@ -21,7 +21,7 @@ from perdure.tools.batch import collected, run_batch
 from perdure.tools.catalog import ActiveCatalog
 from perdure.tools.clients.dispatch import MAX_BATCH_CALLS, ChildCall, ChildResult
 from perdure.tools.context import CancelToken, ToolContext
-from perdure.tools.execute import ToolThreads, run_attempt
+from perdure.tools.execute import ToolThreads, run_to_end
 from perdure.tools.prepare import Preparation, ToolPrepareContext, answered, judge, refused
 from perdure.tools.provider import ProvidedTool
 from perdure.tools.toolbox import Prepared, Toolbox
@@ -133,7 +133,7 @@ class DispatchClient:
         async def one(call: BatchedCall, token: CancelToken) -> ToolOutput:
             child = known[call.replay_suffix]
             ctx = self._context(call, child, invocation, token)
-            return await run_attempt(child.prepared, ctx, threads=self._threads)
+            return await run_to_end(child.prepared, ctx, threads=self._threads)
 
         async def run(_: Envelope) -> Outcome:
             cancellation = self._site.cancellation

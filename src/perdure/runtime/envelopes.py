@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 from perdure.effects import keys
 from perdure.ids import BlobHash, SessionId, Tenant
-from perdure.turn.state import AskModel, Probe, RunCall, Turn, Wait
+from perdure.turn.state import AskModel, AwaitCompletion, Effect, Probe, RunCall, Turn, Wait
 from perdure.vocab.effects import (
+    AwaitEvent,
     CallTool,
     Command,
     DurableStep,
@@ -33,9 +34,7 @@ class Where:
     composition: BlobHash
 
 
-def envelope(
-    where: Where, turn: Turn, owed: AskModel | RunCall | Probe | Wait, prepared: PreparedToolCall | None = None
-) -> Envelope:
+def envelope(where: Where, turn: Turn, owed: Effect, prepared: PreparedToolCall | None = None) -> Envelope:
     """The envelope of one owed effect; that of a call says what was prepared for it."""
     scope = Scope(
         session_id=where.session, turn_id=turn.id, turn_index=turn.index, protocol_iteration=owed.ref.iteration
@@ -45,7 +44,7 @@ def envelope(
     return Envelope(invocation=Invocation.effect(scope, owed.ref.id, command.kind, key), command=command)
 
 
-def _command(where: Where, turn: Turn, owed: AskModel | RunCall | Probe | Wait) -> Command:
+def _command(where: Where, turn: Turn, owed: Effect) -> Command:
     match owed:
         case AskModel(tool_choice=choice):
             view = ViewRef(from_turn=turn.from_turn, turn=turn.index, iteration=owed.ref.iteration)
@@ -68,14 +67,18 @@ def _command(where: Where, turn: Turn, owed: AskModel | RunCall | Probe | Wait) 
             return DurableStep(step_id="probe", input={"call": call.id, "tool": call.name})
         case Wait(duration_ms=duration_ms):
             return Sleep(duration_ms=duration_ms)
+        case AwaitCompletion(pending=pending):
+            return AwaitEvent(key=pending.key)
 
 
-def _key(tenant: Tenant, scope: Scope, owed: AskModel | RunCall | Probe | Wait, kind: EffectKind) -> str:
+def _key(tenant: Tenant, scope: Scope, owed: Effect, kind: EffectKind) -> str:
     match owed:
         case RunCall(ref=ref, call=call):
             return keys.tool_attempt(tenant, scope, call.id, ref.attempt)
         case Probe(ref=ref, call=call):
             return f"{keys.tool_attempt(tenant, scope, call.id, ref.attempt)}:probe"
+        case AwaitCompletion(ref=ref, call=call):
+            return f"{keys.tool_attempt(tenant, scope, call.id, ref.attempt)}:completion"
         case Wait(ref=ref):
             return keys.turn_effect(tenant, scope, kind, _place(ref))
         case AskModel(ref=ref):

@@ -15,8 +15,9 @@ from perdure.errors import Code, Error
 from perdure.ids import EffectId, StreamId, TurnId
 from perdure.inbox.admit import delivery
 from perdure.inbox.items import LateOutcome
+from perdure.runtime.flights import Flight
 from perdure.runtime.shared import LooseEnds
-from perdure.runtime.turns import Flight, TurnDriver
+from perdure.runtime.turns import TurnDriver
 from perdure.store.protocol import Store
 from perdure.tools.ceiling import unkept
 from perdure.vocab.outcomes import CompletedToolCall, Done, InDoubt, Outcome, Success, ToolCallOutcome
@@ -45,6 +46,7 @@ class Orphans:
             if flight.effect == "once" and flight.dispatched:
                 self._spawn(self._outlive(stream, driver.turn.id, flight))
             else:
+                flight.put_aside()
                 flight.stop()
 
     def _spawn(self, work: Coroutine[None, None, None]) -> None:

@@ -24,7 +24,7 @@ from perdure.commit.plan import (
     Snapshot,
 )
 from perdure.errors import Code, Error
-from perdure.ids import Fence, Seq, StreamId, WorkerId
+from perdure.ids import Fence, PromiseId, Seq, StreamId, WorkerId
 from perdure.store.answer import Answer
 from perdure.store.protocol import Store
 from perdure.vocab.records import Record, Row, TurnEnded, TurnOpened
@@ -34,6 +34,9 @@ _EDGES = (TurnOpened, TurnEnded)
 SOFT_BYTES = MAX_COMMIT_BYTES // 2
 SOFT_ROWS = MAX_COMMIT_ROWS // 2
 """Facts beyond these go into an append of their own, well before the store would refuse."""
+
+PARK = "park"
+"""The timer of a parked stream: the earliest moment at which one of its waits ends by itself."""
 
 
 class Listener(Protocol):
@@ -86,6 +89,7 @@ class OwnedStream:
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
         self._in_flight: deque[tuple[Record, ...]] = deque()
         self._scheduled = False
+        self._parked = False
         self._reset()
 
     def _reset(self) -> None:
@@ -144,7 +148,25 @@ class OwnedStream:
         self._scheduled = False
         self.flush()
 
-    def flush(self, *, lease: Literal["keep", "release"] = "keep") -> None:
+    async def park(self, waits: tuple[PromiseId, ...], due_at: int | None) -> bool:
+        """Give the stream up until a wait ends or it is due. False if a wait had ended: then it is still ours.
+
+        Raises:
+            Error: why the store refused it.
+        """
+        self.timer(ClearTimer(PARK), *((SetTimer(PARK, due_at),) if due_at is not None else ()))
+        self._parked = False
+        self.flush(lease="release", waits=waits, parked=True)
+        await self.durable()
+        return self._parked
+
+    def unpark(self) -> None:
+        """The parked turn goes on: forget when it should have been woken."""
+        self.timer(ClearTimer(PARK))
+
+    def flush(
+        self, *, lease: Literal["keep", "release"] = "keep", waits: tuple[PromiseId, ...] = (), parked: bool = False
+    ) -> None:
         """Hand what was submitted to the store, as one append; `release` gives the stream up with it."""
         if self.error or not (self._dirty or lease == "release"):
             return
@@ -161,8 +183,10 @@ class OwnedStream:
             blobs=tuple(self._blobs),
             snapshot=self._snapshot,
             known_seq=self.known_seq,
+            waits=waits,
             lease=lease,
-            active=self.active,
+            active=self.active and not parked,
+            parked=parked,
         )
         self._reset()
         self._in_flight.append(records)
@@ -190,6 +214,7 @@ class OwnedStream:
         if self.error:
             return
         receipt = future.result()
+        self._parked = plan.parked and not receipt.resolved
         records = self._in_flight.popleft()
         if missed := tuple(row for row in receipt.missed if row.seq > self.known_seq):
             self.listener.admitted(missed)

@@ -13,6 +13,7 @@ from perdure.clock import Clock
 from perdure.codec import Json, decode, encode
 from perdure.commit.plan import Blob, blob_of
 from perdure.effects.controller import NotDispatched
+from perdure.effects.promises import unsigned_key
 from perdure.errors import Error
 from perdure.ids import CallId
 from perdure.models.protocol import (
@@ -42,6 +43,8 @@ from perdure.vocab.outcomes import (
     Failure,
     LlmCallOutcome,
     LlmError,
+    Pending,
+    PendingCompletion,
     Success,
     ToolCallOutcome,
     ToolOutput,
@@ -187,14 +190,19 @@ async def run_tool(
         output = await run_attempt(prepared, ctx, threads=threads, left_ms=left_ms, may_start=may_start, sidecar=beside)
     except Withheld:
         raise NotDispatched from None
+    duration_ms = max(0, clock.monotonic_ms() - started)
+    if isinstance(output, PendingCompletion):
+        return ToolRun(ToolCallOutcome(launch=_pending(output, ctx, clock, duration_ms)))
     output, blobs = _stored(output, beside, ctx, readable=prepared.readable)
-    result = CompletedToolCall(
-        call_id=owed.call.id,
-        tool_name=owed.call.name,
-        output=output,
-        duration_ms=max(0, clock.monotonic_ms() - started),
-    )
+    result = CompletedToolCall(call_id=owed.call.id, tool_name=owed.call.name, output=output, duration_ms=duration_ms)
     return ToolRun(ToolCallOutcome(launch=Done(result=result)), blobs)
+
+
+def _pending(policy: PendingCompletion, ctx: ToolContext[object], clock: Clock, duration_ms: int) -> Pending:
+    key = ctx.completion.key if ctx.completion else None
+    assert key is not None  # run_attempt answers a pending call without one
+    due_at = None if policy.deadline_ms is None else clock.wall_ms() + policy.deadline_ms
+    return Pending(key=unsigned_key(key.scope, key.wait), pending=policy, due_at=due_at, duration_ms=duration_ms)
 
 
 def _stored(

@@ -79,6 +79,11 @@ class Preparations:
             return Failed(failure=again)
         return Ready(again, answer, recorded=True)
 
+    @property
+    def under_way(self) -> bool:
+        """Whether a hook is still at work."""
+        return any(not task.done() for task in self._asked.values())
+
     def sealed(self, item: RunCall | Probe) -> PreparedToolCall | None:
         """The call as an earlier attempt recorded it, if one did so in full."""
         for attempt in range(1, item.ref.attempt + 1):

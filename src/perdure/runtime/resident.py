@@ -98,6 +98,7 @@ class Resident:
         self._offsets: dict[EffectId, int] = {}
         self._taken: set[int] = set()
         self.offered: Offer | None = None
+        self.parked = False
 
     # --- what the stream tells us
 
@@ -155,6 +156,8 @@ class Resident:
             self._fold(row.seq, row.record)
         self._owned.known_seq = self.state.seq
         self._owned.active = self.state.open_turn is not None
+        if self._claim.parked:
+            self._owned.unpark()
         self._loaded = True
         self._shared.hub.stir(self.stream)  # rows whose confirmation got lost were never announced
 
@@ -169,7 +172,7 @@ class Resident:
         agent = self._agent()
         if self.state.open_turn is not None:
             await self._with_deps(agent, lambda deps: self._resume(agent, deps))
-            return True
+            return not self.parked
         first = _first_input(waiting)
         if first is not None:
             self._decline()  # somebody was first
@@ -182,7 +185,7 @@ class Resident:
         else:
             row, item = first
             await self._with_deps(agent, lambda deps: self._begin(agent, item, row, deps))
-        return True
+        return not self.parked
 
     async def _with_deps(self, agent: Agent, serve: Callable[[TurnDeps], Awaitable[None]]) -> None:
         """Serve a turn with dependencies of its own; they live as long as it does in this process."""
@@ -340,11 +343,13 @@ class Resident:
         self.driver = driver
         try:
             ended = await driver.run()
-            self._shared.results.tell(TurnResult.of(ended, last_answer(driver.records), agent.output_as))
+            if ended is not None:
+                self._shared.results.tell(TurnResult.of(ended, last_answer(driver.records), agent.output_as))
         finally:
             self._offsets.clear()
             self._shared.results.leave(turn.id)
         self.driver = None
+        self.parked = ended is None
 
     async def _fetch(self, ref: AttachmentRef) -> bytes:
         store = self._shared.store
@@ -372,6 +377,9 @@ class Resident:
             clients=lambda site: self._clients(site, agent),
             is_dead=shared.store.is_dead,
             on_loose_end=shared.loose_ends.note,
+            store=shared.store,
+            secrets=shared.secrets,
+            lounge=shared.lounge,
         )
 
     def _services(self, agent: Agent, turn: Turn) -> Services:
@@ -442,6 +450,8 @@ class Resident:
                     self.driver.learn(request)
         if self.driver:
             self._take_news(await self._shared.store.inbox(self.stream))
+        if self.driver:
+            await self.driver.look()
 
     async def hand_over(self) -> None:
         """The worker stops: record what is in doubt, and let the stream go."""

@@ -10,19 +10,23 @@ from dataclasses import dataclass, field
 from typing import Self, TypeVar
 
 from perdure.clock import Clock
+from perdure.codec import Json, to_json
+from perdure.effects.promises import SECRET, TurnScope, check_key, from_text, unknown_key
 from perdure.errors import Code, Error
 from perdure.ids import VERSION, SessionId, StreamId, Tenant, TurnId, WorkerId, check_id, session_stream
 from perdure.inbox.items import Input
 from perdure.observe.hub import Hub
 from perdure.runtime.agent import Agent
 from perdure.runtime.clock import SystemClock, short_id
-from perdure.runtime.session import Session
-from perdure.runtime.shared import Compositions, Results, Shared
+from perdure.runtime.session import Session, end_of
+from perdure.runtime.shared import Compositions, Results, Secrets, Shared
 from perdure.runtime.stores import store_for
+from perdure.runtime.waits import Lounge
 from perdure.runtime.worker import Worker
-from perdure.store.protocol import Claim, Store, StreamInfo
+from perdure.store.protocol import Accepted, AlreadyResolved, Claim, Resolved, Store, StreamInfo, Unknown
 from perdure.tools.context import NOT_GIVEN
 from perdure.tools.execute import ToolThreads
+from perdure.vocab.promises import AwaitEventKey, Cancelled, Err, Ok, PromiseState
 
 T = TypeVar("T")
 
@@ -36,14 +40,23 @@ class Tuning:
     """What hardly anybody needs to change.
 
     A worker that does not renew its lease for `lease_s` may be taken over. `drain_s` is how long a closing runtime
-    lets running turns finish before it hands them over.
+    lets running turns finish before it hands them over. A turn that only waits stays in memory for `patience_s`, and
+    no more than `max_waiting` of them do.
     """
 
     clock: Clock = field(default_factory=SystemClock)
     lease_s: float = 10.0
     drain_s: float = 10.0
+    patience_s: float = 30.0
+    max_waiting: int = 128
 
     def __post_init__(self) -> None:
+        if not self.patience_s >= 0 or self.max_waiting < 0:
+            raise Error(
+                Code.INVALID_ARGUMENT,
+                f"patience_s={self.patience_s} and max_waiting={self.max_waiting} cannot work",
+                because="neither can be less than nothing",
+            )
         if not self.lease_s >= MIN_LEASE_S or not self.drain_s >= 0:
             raise Error(
                 Code.INVALID_ARGUMENT,
@@ -81,6 +94,7 @@ class Runtime:
         self.agents = _by_name(agents)
         self.hub = Hub()
         self.results = Results()
+        self.secrets = Secrets(self.store)
         self.worker_id = WorkerId(short_id("w", self.clock.wall_ms()))
         self.worker: Worker | None = None
         self._wants_worker = worker
@@ -128,6 +142,8 @@ class Runtime:
             threads=self._threads,
             results=self.results,
             compositions=Compositions(self.store),
+            secrets=self.secrets,
+            lounge=Lounge(self._tuning.max_waiting, self._tuning.patience_s),
         )
         self.worker = Worker(shared, renew_s=self._tuning.lease_s * 0.3)
         self._tasks.append(asyncio.create_task(self.worker.run(), name="perdure:worker"))
@@ -254,6 +270,39 @@ class Runtime:
             because=f"this runtime has {', '.join(sorted(self.agents)) or 'none'}",
             hint="pass it to Runtime(agents=[...])",
         )
+
+    # --- answers from outside
+
+    async def resolve(self, key: AwaitEventKey | str, value: Json = None, *, error: Err | None = None) -> Resolved:
+        """Answer whatever waits under a key that a tool handed out. The first answer stands.
+
+        Raises:
+            Error: `await_event_unknown_or_revoked` for a key that is not one of this store's; `invalid_json`.
+        """
+        self.check_usable()
+        asked = from_text(key) if isinstance(key, str) else key
+        check_key(await self.secrets.get(SECRET), asked)
+        return await self.answer(asked, value, error)
+
+    async def answer(self, key: AwaitEventKey, value: Json, error: Err | None) -> Resolved:
+        """Answer a promise of a turn that is not over, and wake who waits for it."""
+        resolution = error if error is not None else Ok(value=to_json(value, where="the answer"))
+        scope = TurnScope.parse(key.scope)
+        now = self.clock.wall_ms()
+        try:
+            await self.store.promise(PromiseState(id=key.key_id, stream=scope.stream))
+            over = await end_of(self.store, scope.stream, scope.turn) is not None
+            answered = await self.store.resolve(key.key_id, Cancelled() if over else resolution, now=now)
+        except Error as problem:
+            if problem.code is Code.SESSION_UNKNOWN:
+                raise unknown_key() from None
+            raise
+        if isinstance(answered, Unknown):
+            raise unknown_key()
+        if isinstance(answered, Accepted) and over:
+            return AlreadyResolved(Cancelled())
+        await self.tell(scope.stream)
+        return answered
 
     # --- between sessions and the worker
 

@@ -10,6 +10,7 @@ import logging
 
 from perdure.errors import Code, Error
 from perdure.ids import StreamId, TurnId
+from perdure.inbox.admit import is_news
 from perdure.inbox.items import Input
 from perdure.runtime.orphans import Orphans
 from perdure.runtime.resident import Offer, Resident
@@ -33,6 +34,7 @@ class Serving:
         self._tasks: dict[StreamId, asyncio.Task[None]] = {}
         self._claims: dict[StreamId, Claim] = {}
         self._again: set[StreamId] = set()
+        self._found: set[StreamId] = set()
         self._backoff_s: dict[StreamId, float] = {}
         self._resting: set[StreamId] = set()
         self.residents: dict[StreamId, Resident] = {}
@@ -43,6 +45,11 @@ class Serving:
     def free(self) -> int:
         """How many more sessions may be served at once."""
         return max(0, MAX_SESSIONS - len(self._tasks))
+
+    def found(self, stream: StreamId) -> None:
+        """The store says that there is work on this stream."""
+        self._found.add(stream)
+        self.poke(stream)
 
     def poke(self, stream: StreamId, claim: Claim | None = None) -> None:
         """There may be work on this stream: serve it, or serve it once more."""
@@ -92,6 +99,8 @@ class Serving:
             if resident is not None:
                 await resident.serve()
                 self._backoff_s.pop(stream, None)
+                if resident.parked:
+                    del self.residents[stream]
         except Error as problem:
             await self._give_up(stream, resident, problem)
         except Exception:
@@ -99,14 +108,26 @@ class Serving:
             await self._give_up(stream, resident, None)
 
     async def _claim(self, stream: StreamId) -> Resident | None:
-        claim = self._claims.pop(stream, None) or await self._shared.store.claim(stream, self._shared.worker)
+        claim = self._claims.pop(stream, None)
+        if claim is None and stream not in self._found and await self._only_waits(stream):
+            return None
+        self._found.discard(stream)
+        claim = claim or await self._shared.store.claim(stream, self._shared.worker)
         if not isinstance(claim, Claim):
             return None
         resident = self.residents[stream] = Resident(self._shared, claim)
         return resident
 
+    async def _only_waits(self, stream: StreamId) -> bool:
+        """Whether the turn is parked and nothing has happened to it: an input that was sent meanwhile is not enough."""
+        info = await self._shared.store.stream(stream)
+        if info is None or not info.parked:
+            return False
+        return not any(is_news(row.item) for row in await self._shared.store.inbox(stream))
+
     def _served(self, stream: StreamId) -> None:
         del self._tasks[stream]
+        self._found.discard(stream)
         if stream in self._again:
             self._again.discard(stream)
             self.poke(stream)
@@ -164,6 +185,7 @@ class Serving:
         and at once if others take long.
         """
         self.closed = True
+        self._shared.lounge.close()
         for resident in self.residents.values():
             resident.stopping = True
         idle = [resident for stream, resident in self.residents.items() if stream not in self._tasks]

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Literal
 
 from perdure.codec import Json, check_text, encode, to_json
 from perdure.commit.plan import Entry
+from perdure.effects.promises import TurnScope, unknown_key, unsigned_key
 from perdure.errors import Code, Error
 from perdure.ids import InputId, Seq, SessionId, StreamId, TurnId, check_id, session_stream
 from perdure.inbox.admit import Admitted, Conflict, Duplicate, delivery
-from perdure.inbox.items import Input
+from perdure.inbox.items import Input, Wake
 from perdure.observe.events import Cursor, Delta, Event, Fact, OutputDelta, Progress
 from perdure.observe.follow import follow
 from perdure.observe.hub import Subscription
@@ -25,8 +26,9 @@ from perdure.runtime.resident import last_answer
 from perdure.runtime.shared import TurnResult, Waiter
 from perdure.runtime.transcript import Transcript
 from perdure.session.fold import CODE, fold_all
-from perdure.store.protocol import Claim
+from perdure.store.protocol import Claim, Resolved, Store
 from perdure.vocab.messages import Message
+from perdure.vocab.promises import Custom, Err
 from perdure.vocab.records import (
     CancelRequested,
     InputAdmitted,
@@ -246,9 +248,7 @@ class Session:
 
     async def _ended(self, turn: TurnId) -> TurnResult | None:
         store = self.runtime.store
-        row = await store.find(self.stream, gate_key(turn))
-        if row is not None and isinstance(row.record, CancelRequested):
-            row = await store.find(self.stream, end_key(turn))
+        row = await end_of(store, self.stream, turn)
         if row is None:
             if await store.stream(self.stream) is None:
                 raise _unknown(self.id)
@@ -296,10 +296,34 @@ class Session:
         now = self.runtime.clock.wall_ms()
         request = CancelRequested(turn=target, request=uuid7(now), origin=origin, reason=reason)
         noted = await self.runtime.store.annotate(self.stream, Entry.of(request, at=now))
-        if noted.new:
-            await self.runtime.tell(self.stream)
-            return "requested"
-        return "already_requested" if noted.row.kind == "cancel_requested" else "completion_won"
+        if noted.row.kind != "cancel_requested":
+            return "completion_won"
+        await self._wake(f"cancel:{target}")
+        return "requested" if noted.new else "already_requested"
+
+    async def _wake(self, reason: str) -> None:
+        """Make whoever drives the session look, now or when it is claimed: its turn may be parked."""
+        now = self.runtime.clock.wall_ms()
+        await self.runtime.store.admit(delivery(self.stream, reason, Wake(reason=reason), at=now))
+        await self.runtime.tell(self.stream)
+
+    # --- answering
+
+    async def resolve(self, name: str, value: Json = None, *, error: Err | None = None) -> Resolved:
+        """Answer an event that the current turn waits for, or will wait for: `ctx.event(name)` returns the value.
+
+        The first answer stands; a later one is told what that was. With `error`, the wait raises it instead.
+
+        Raises:
+            Error: `await_event_unknown_or_revoked` if no turn is under way; `invalid_json`.
+        """
+        self.runtime.check_usable()
+        check_id(name, what="the name of an event")
+        turn = await self._current_turn()
+        if turn is None:
+            raise unknown_key()
+        scope = TurnScope(self.runtime.tenant, self.id, turn)
+        return await self.runtime.answer(unsigned_key(scope.id, Custom(key=name)), value, error)
 
     async def _known(self, turn: TurnId) -> TurnId | None:
         """The turn, if this session has it: waiting in the inbox, or begun."""
@@ -330,6 +354,14 @@ class Session:
 
     def __repr__(self) -> str:
         return f"Session({self.id!r})"
+
+
+async def end_of(store: Store, stream: StreamId, turn: TurnId) -> Row | None:
+    """The row that holds a turn's end, if it is over."""
+    row = await store.find(stream, gate_key(turn))
+    if row is not None and isinstance(row.record, CancelRequested):
+        row = await store.find(stream, end_key(turn))
+    return row
 
 
 def _short_text(text: object, what: str) -> None:

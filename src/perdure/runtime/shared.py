@@ -13,6 +13,7 @@ from perdure.errors import Code, Error
 from perdure.ids import BlobHash, Tenant, TurnId, WorkerId
 from perdure.observe.hub import Hub
 from perdure.runtime.agent import Agent
+from perdure.runtime.waits import Lounge
 from perdure.store.protocol import Store
 from perdure.tools.execute import ToolThreads
 from perdure.tools.outputs import Output, OutputProblem, plain
@@ -105,6 +106,20 @@ class Results:
             self._waiting[turn] = others
 
 
+class Secrets:
+    """The store's secrets, read once."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._known: dict[str, bytes] = {}
+
+    async def get(self, name: str) -> bytes:
+        """The secret of that name."""
+        if name not in self._known:
+            self._known[name] = await self._store.secret(name)
+        return self._known[name]
+
+
 class Compositions:
     """Captured compositions, by content: read from the store once."""
 
@@ -163,4 +178,6 @@ class Shared:
     threads: ToolThreads
     results: Results
     compositions: Compositions
+    secrets: Secrets
+    lounge: Lounge
     loose_ends: LooseEnds = field(default_factory=LooseEnds)

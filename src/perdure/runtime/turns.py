@@ -9,15 +9,15 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import msgspec
 
 from perdure.clock import Clock
-from perdure.commit.plan import Blob, ClearTimer, SetTimer
 from perdure.effects import keys
 from perdure.effects.controller import Begun, Care, JournaledController, Local
 from perdure.effects.journal import EffectJournal
+from perdure.effects.promises import SECRET, TurnScope
 from perdure.errors import Code, Error
 from perdure.ids import EffectId, WorkerId
 from perdure.observe.emit import EventContext
@@ -25,21 +25,27 @@ from perdure.observe.live import LiveEmitter
 from perdure.runtime.clients import CallSite
 from perdure.runtime.deps import DepsFailed, TurnDeps
 from perdure.runtime.envelopes import Where, envelope
+from perdure.runtime.flights import AttemptCompletion, Flight
 from perdure.runtime.owned import OwnedStream
 from perdure.runtime.perform import ModelAccess, ask_model, ask_outside, run_tool, without_deps
 from perdure.runtime.preparing import Preparations, Ready, UnderWay, identity
+from perdure.runtime.shared import Secrets
+from perdure.runtime.waits import Lounge, Waits, resolve
+from perdure.store.protocol import Store
 from perdure.tools.clients.surface import Clients
 from perdure.tools.clients.turn import TurnContext
-from perdure.tools.context import CancelToken, ToolContext
+from perdure.tools.context import ToolContext
+from perdure.tools.durable import Body, Parked, Place
 from perdure.tools.execute import ToolThreads
 from perdure.tools.prepare import ToolPrepareContext
 from perdure.tools.services import Services
 from perdure.tools.toolbox import Toolbox
-from perdure.turn.machine import advance, naps, owed, recovery, settlement, stopped, unanswered
-from perdure.turn.state import AskModel, EndTurn, Owed, Probe, RunCall, Turn, Wait
-from perdure.vocab.effects import Envelope
+from perdure.turn.machine import advance, owed, recovery, settlement, stopped, unanswered
+from perdure.turn.state import AskModel, AwaitCompletion, Call, Effect, EndTurn, Owed, Probe, RunCall, Turn, Wait
+from perdure.vocab.effects import AwaitEvent, Envelope
 from perdure.vocab.messages import Message
 from perdure.vocab.outcomes import (
+    AwaitEventOutcome,
     CompletedToolCall,
     Done,
     DurableStepOutcome,
@@ -50,12 +56,14 @@ from perdure.vocab.outcomes import (
     LlmError,
     NotRun,
     Outcome,
+    Pending,
     SleepOutcome,
     ToolCallOutcome,
     ToolOutput,
 )
+from perdure.vocab.promises import AwaitEventKey, Cancelled
 from perdure.vocab.records import EffectSettled, InputAdmitted, OutcomeArrivedLate, Record, TurnEnded
-from perdure.vocab.tools import EffectClass
+from perdure.vocab.refs import PartRef, is_part
 
 log = logging.getLogger("perdure.runtime")
 
@@ -79,40 +87,9 @@ class Surroundings:
     clients: Callable[[CallSite], Clients]
     is_dead: Callable[[WorkerId], Awaitable[bool]]
     on_loose_end: Callable[[], None]
-
-
-@dataclass(slots=True)
-class Flight:
-    """An effect under way. `dispatched` tells whether the world may have noticed."""
-
-    owed: Owed
-    begun: Begun
-    task: asyncio.Task[None] | None = None
-    cancellation: CancelToken = field(default_factory=CancelToken)
-    dispatched: bool = False
-    outcome: Outcome | None = None
-    blobs: tuple[Blob, ...] = ()
-    site: CallSite | None = None
-
-    @property
-    def id(self) -> EffectId:
-        """The effect's id."""
-        return EffectId(self.begun.envelope.id)
-
-    @property
-    def effect(self) -> EffectClass:
-        """The effect's class."""
-        return self.begun.care.effect
-
-    def start(self) -> None:
-        """The world is about to notice."""
-        self.dispatched = True
-
-    def stop(self) -> None:
-        """Ask it to stop: by its token first, then by cancelling its task."""
-        self.cancellation.cancel()
-        if self.task and not self.task.done():
-            self.task.cancel()
+    store: Store
+    secrets: Secrets
+    lounge: Lounge
 
 
 class TurnDriver:
@@ -135,6 +112,9 @@ class TurnDriver:
         self.flights: dict[EffectId, Flight] = {}
         self._news = asyncio.Event()
         self._landed: list[Flight] = []
+        self._waits = Waits(around.store, around.clock, self._news.set)
+        self._scope = TurnScope(where.tenant, where.session, turn.id)
+        self._hurried = False
         self.refusal: Error | None = None
 
     # --- the ledger: every fact goes to the machine and to the stream at once
@@ -172,6 +152,10 @@ class TurnDriver:
         self._owned.submit(record, consume=(inbox_id,))
         self._news.set()
 
+    async def look(self) -> None:
+        """Something that the turn waits for may have been answered in another process."""
+        await self._waits.look()
+
     def refused(self, error: Error) -> None:
         """The store refused an append: everything begun on top of it must end."""
         self.refusal = error
@@ -182,8 +166,8 @@ class TurnDriver:
 
     # --- the loop
 
-    async def run(self) -> TurnEnded:
-        """Drive the turn to its end, and return once the end is durable.
+    async def run(self) -> TurnEnded | None:
+        """Drive the turn to its end, and return once the end is durable; or None, once it is durably parked.
 
         Raises:
             Error: why the store refused to go on. Nothing that was begun here may be continued.
@@ -193,8 +177,9 @@ class TurnDriver:
         finally:
             self._preparations.stop()
 
-    async def _run(self) -> TurnEnded:
+    async def _run(self) -> TurnEnded | None:
         self._controller.record(*recovery(self.turn))
+        self._controller.doubt_unsettled_steps(InDoubt(reason="worker_lost"))
         while True:
             self._settle_landed()
             if self.turn.cancel and not self.turn.ended:
@@ -206,11 +191,65 @@ class TurnDriver:
                     flight.stop()
                 await self.durable()
                 return self.turn.ended
-            if not self._landed:
-                await self._news.wait()
+            if not self._landed and await self._wait_long_enough() and await self._park():
+                return None
             self._news.clear()
             if self.refusal:
                 raise self.refusal
+
+    async def _wait_long_enough(self) -> bool:
+        """Wait for news. True if there is none, nothing is under way, and waiting in memory has lasted long enough."""
+        if not self._only_waits():
+            await self._news.wait()
+            return False
+        self._news.clear()  # that is what the news was about
+        lounge = self._around.lounge
+        lounge.sit(self, self._hurry)
+        try:
+            async with asyncio.timeout(0 if self._hurried else self._patience_s()):
+                await self._news.wait()
+        except TimeoutError:
+            return self.refusal is None and not self._landed
+        finally:
+            lounge.leave(self)
+        return self._hurried and self._only_waits()
+
+    def _only_waits(self) -> bool:
+        if self._preparations.under_way:
+            return False
+        return bool(self.flights) and all(self._is_waiting(flight) for flight in self.flights.values())
+
+    def _is_waiting(self, flight: Flight) -> bool:
+        return self._waits.waiting(flight.id) and not (flight.body and flight.body.running)
+
+    def _patience_s(self) -> float:
+        """Nobody need wait in memory for a moment that is known to be far away."""
+        patience, due_at = self._around.lounge.patience_s, self._waits.due_at
+        far_away = due_at is not None and due_at - self._around.clock.wall_ms() > patience * 1000
+        return 0.0 if far_away and not self._waits.promises else patience
+
+    def _hurry(self) -> None:
+        self._hurried = True
+        self._news.set()
+
+    async def _park(self) -> bool:
+        """Unwind what waits and give the stream up. False if an answer came meanwhile: then everything goes on."""
+        self._hurried = False
+        promises, due_at = self._waits.promises, self._waits.due_at
+        await self._unwind()
+        self.flights.clear()
+        self._landed.clear()
+        return await self._owned.park(promises, due_at)
+
+    async def _unwind(self) -> None:
+        for flight in self.flights.values():
+            flight.put_aside()
+        self._waits.unwind()
+        tasks = [flight.task for flight in self.flights.values() if flight.task]
+        if tasks:
+            await asyncio.wait(tasks, timeout=GRACE_S)
+        for task in tasks:
+            task.cancel()  # it does not come back: whatever it still does is refused
 
     def _settle_landed(self) -> None:
         landed, self._landed = self._landed, []
@@ -218,8 +257,6 @@ class TurnDriver:
             self.flights.pop(flight.id, None)
             if flight.outcome is None or flight.id not in {_id(item) for item in owed(self.turn)}:
                 continue
-            if isinstance(flight.owed, Wait):
-                self._owned.timer(ClearTimer(flight.id))
             self._settle(flight, flight.outcome)
 
     def _settle(self, flight: Flight, outcome: Outcome) -> None:
@@ -242,7 +279,7 @@ class TurnDriver:
         for stray in self.flights.keys() - {_id(item) for item in owed(self.turn)}:
             self._drop(self.flights[stray])
 
-    def _begin(self, item: AskModel | RunCall | Probe | Wait) -> bool:
+    def _begin(self, item: Effect) -> bool:
         """Begin one effect. True if it was settled on the spot, so that what is owed has changed."""
         try:
             if isinstance(item, RunCall):
@@ -258,6 +295,8 @@ class TurnDriver:
                     )
                 case Wait():
                     return self._begin_wait(item, described)
+                case AwaitCompletion():
+                    return self._begin_completion(item, described)
                 case Probe():
                     return self._begin_probe(item, described)
         except Error as problem:
@@ -266,7 +305,7 @@ class TurnDriver:
             return self._mismatch(item, problem)
 
     def _start(
-        self, item: Owed, described: Envelope, care: Care, runner: Callable[[Flight], Awaitable[Outcome]]
+        self, item: Effect, described: Envelope, care: Care, runner: Callable[[Flight], Awaitable[Outcome]]
     ) -> bool:
         begun = self._controller.begin(described, care)
         if not isinstance(begun, Begun):
@@ -283,6 +322,8 @@ class TurnDriver:
 
         try:
             flight.outcome = await self._controller.dispatch(flight.begun, Local(flight.begun.envelope.kind, run))
+        except Parked:
+            flight.unwound = True
         except Error as problem:
             if self.refusal is None:
                 self.refused(problem)
@@ -290,10 +331,11 @@ class TurnDriver:
             log.exception("an effect could not be performed", extra={"turn": self.turn.id, "effect": flight.id})
             self.refused(Error(Code.TURN_FAILED, f"effect {flight.id} broke off", because=type(problem).__name__))
         finally:
-            if flight.outcome is None and not flight.cancellation.cancelled and self.refusal is None:
-                self._broke_off(flight)
-            self._landed.append(flight)
-            self._news.set()
+            if flight.id in self.flights:  # else the turn was parked without it
+                if flight.outcome is None and not (flight.unwound or flight.cancellation.cancelled or self.refusal):
+                    self._broke_off(flight)
+                self._landed.append(flight)
+                self._news.set()
 
     def _broke_off(self, flight: Flight) -> None:
         """It ended without a word, and nobody had stopped it: somebody else's code cancelled itself."""
@@ -365,29 +407,31 @@ class TurnDriver:
         return item.worker != self.worker and await self._around.is_dead(item.worker)
 
     def _begin_wait(self, item: Wait, described: Envelope) -> bool:
-        due_at = item.due_at
-        if due_at is None:
-            due_at = self._around.clock.wall_ms() + item.duration_ms
-            self._owned.timer(SetTimer(item.ref.id, due_at))
+        due_at = item.due_at if item.due_at is not None else self._around.clock.wall_ms() + item.duration_ms
 
         async def run(flight: Flight) -> Outcome:
-            await self._around.clock.sleep_until(due_at)
+            await self._waits.until(flight.id, None, due_at)
             return SleepOutcome()
 
         return self._start(item, described, Care(effect="pure", record_start=True, due_at=due_at), run)
 
-    def _mismatch(self, item: AskModel | RunCall | Probe | Wait, problem: Error) -> bool:
+    def _begin_completion(self, item: AwaitCompletion, described: Envelope) -> bool:
+        async def run(flight: Flight) -> Outcome:
+            due_at = item.pending.due_at or flight.begun.care.due_at
+            resolution = await self._waits.until(flight.id, item.pending.key, due_at)
+            assert resolution is not None  # a promise ends with an answer
+            return AwaitEventOutcome(resolution=resolution)
+
+        return self._start(item, described, Care(effect="pure", record_start=True, due_at=item.pending.due_at), run)
+
+    def _mismatch(self, item: Effect, problem: Error) -> bool:
         log.error("%s", problem, extra={"session": self._where.session, "turn": self.turn.id})
         if isinstance(item, RunCall):
             failure = Failure(code=problem.code.value, message=problem.message, failure_class="invalid")
             self._controller.record(settlement(item.ref, item.call, Failed(failure=failure)))
         else:
-            self._stop(stopped(self.turn, "replay_mismatch", problem.message))
+            self.submit(stopped(self.turn, "replay_mismatch", problem.message))
         return True
-
-    def _stop(self, ended: TurnEnded) -> None:
-        self._owned.timer(*(ClearTimer(nap.id) for nap in naps(self.turn)))
-        self.submit(ended)
 
     # --- runners
 
@@ -412,6 +456,10 @@ class TurnDriver:
                 return without_deps(item.call)
 
         async def attempt(flight: Flight, ctx: ToolContext[object]) -> Outcome:
+            if flight.effect == "resumable":
+                flight.body = await self._body(item, flight)
+            completion = self._completion(item)
+            ctx = replace(ctx, body=flight.body, completion=completion)
             deadline_at = flight.begun.care.deadline_at
             around = self._around
             pure = flight.effect == "pure"
@@ -425,12 +473,50 @@ class TurnDriver:
             done = await run_tool(
                 item, ready.prepared, ctx, around.threads, around.clock, deadline_at=deadline_at, may_start=may_start
             )
+            completion.over = True
+            if flight.body:
+                await self._forget_events(item)
             around.emitter.flush()  # what the call said stands before what became of it
             flight.blobs = done.blobs
             spent = tuple(flight.site.spent) if flight.site else ()
             return msgspec.structs.replace(done.outcome, direct=spent) if spent else done.outcome
 
         return run
+
+    async def _body(self, item: RunCall, flight: Flight) -> Body:
+        assert item.ref.index is not None
+        place = Place(
+            scope=self._scope,
+            turn_index=self.turn.index,
+            iteration=item.ref.iteration,
+            index=item.ref.index,
+            call=item.call.id,
+            tool=item.call.name,
+        )
+        around = self._around
+        secret = await around.secrets.get(SECRET)
+        return Body(place, self._controller, self._waits.of(flight.id), around.clock, around.threads, secret)
+
+    def _completion(self, item: RunCall) -> AttemptCompletion:
+        turn, ref = self.turn, replace(item.ref, tail="completion")
+
+        def describe(key: AwaitEventKey) -> Envelope:
+            return envelope(self._where, turn, AwaitCompletion(ref, item.call, Pending(key=key)))
+
+        around = self._around
+        return AttemptCompletion(
+            self._controller, describe, around.secrets, self._scope, item.call.id, item.ref.attempt, around.clock
+        )
+
+    async def _forget_events(self, item: RunCall | None = None) -> None:
+        """Nobody waits any more for the events that a body (or the whole turn) left open."""
+        for started in self._controller.journal.unsettled():
+            if not isinstance(started.command, AwaitEvent) or (item and not _is_part_of(started.id, item)):
+                continue
+            now = self._around.clock.wall_ms()
+            ended = await resolve(self._around.store, started.command.key, Cancelled(), now=now)
+            if is_part(started.id):
+                self._controller.record(EffectSettled(id=started.id, outcome=AwaitEventOutcome(resolution=ended)))
 
     def _turn_context(self) -> TurnContext:
         turn = self.turn
@@ -489,26 +575,43 @@ class TurnDriver:
     async def _end_cancelled(self) -> None:
         """Somebody cancelled the turn: stop what runs, answer every call, end."""
         await self.halt()
-        self._owned.timer(*(ClearTimer(nap.id) for nap in naps(self.turn)))
+        self._controller.doubt_unsettled_steps(InDoubt(reason="cancelled"))
+        await self._forget_events()
         for ref, call in unanswered(self.turn):
             flight = self.flights.get(ref.id)
             if flight is not None and flight.outcome is not None:
                 self._settle(flight, flight.outcome)
+            elif call.pending is not None:
+                given_up = AwaitEventOutcome(resolution=Cancelled())
+                self._controller.record(EffectSettled(id=replace(ref, tail="completion").id, outcome=given_up))
             elif call.doubt is not None:
                 unknown = DurableStepOutcome(value={"verdict": "unknown", "reason": "the turn was cancelled"})
                 self._controller.record(EffectSettled(id=replace(ref, tail="probe").id, outcome=unknown))
             else:
                 self._note_loose(flight)
-                self._controller.record(settlement(ref, call.request, _cut_short(flight, call.failures)))
+                self._controller.record(settlement(ref, call.request, self._cut_short(flight, call)))
         self.flights.clear()
         self._landed.clear()
         reason = self.turn.cancel.reason if self.turn.cancel else ""
         self.submit(stopped(self.turn, "cancelled", reason or "cancelled on request"))
 
+    def _cut_short(self, flight: Flight | None, call: Call) -> ToolOutput:
+        """How a call ended that was stopped; a body as what its steps ended with."""
+        if call.started is None or call.started.effect != "resumable":
+            return _cut_short(flight, call.failures)
+        iteration = self.turn.iteration
+        for doubtful in self._controller.journal.doubtful():
+            part = PartRef.parse(doubtful) if is_part(doubtful) else None
+            if part and (part.iteration, part.index) == (iteration, call.index):
+                return InDoubt(reason="cancelled", message=f"the turn was cancelled during the step {part.name}")
+        message = "the turn was cancelled while the call was under way; the steps it had finished stand"
+        return Failed(failure=Failure(code="tool_cancelled", message=message, failure_class="cancelled"))
+
     def abandon(self) -> None:
         """The session is gone: stop what runs, and record nothing."""
         for flight in self.flights.values():
             self._note_loose(flight)
+            flight.put_aside()
             flight.stop()
 
     def forbid_starts(self) -> None:
@@ -518,7 +621,7 @@ class TurnDriver:
 
     def _note_loose(self, flight: Flight | None) -> None:
         """A `once` call that we stop in the middle may go on without us, in a thread or outside."""
-        if flight is not None and flight.dispatched and flight.effect == "once" and flight.outcome is None:
+        if flight is not None and flight.may_act:
             self._around.on_loose_end()
 
     async def halt(self) -> None:
@@ -532,14 +635,17 @@ class TurnDriver:
     async def drain(self) -> None:
         """Hand the turn over: running `once` calls are recorded as in doubt, then the stream is released."""
         abandoned = self._around.threads.abandoned
+        for flight in self.flights.values():
+            flight.put_aside()
+            self._note_loose(flight)
         await self.halt()
+        self._controller.doubt_unsettled_steps(InDoubt(reason="drained", message="the worker was stopped"))
         left_running = self._around.threads.abandoned > abandoned
         for ref, call in unanswered(self.turn):
             flight = self.flights.get(ref.id)
             if flight is not None and flight.outcome is not None:
                 self._settle(flight, flight.outcome)
             elif flight is not None and flight.dispatched and flight.effect == "once":
-                self._note_loose(flight)
                 message = "the worker was stopped while the call ran"
                 doubt = InDoubt(reason="drained", message=message, left_running=left_running)
                 self._controller.record(settlement(ref, call.request, doubt))
@@ -558,6 +664,13 @@ def _id(item: Owed) -> EffectId | None:
     return None if isinstance(item, EndTurn) else item.ref.id
 
 
+def _is_part_of(effect: EffectId, item: RunCall) -> bool:
+    if not is_part(effect):
+        return False
+    part = PartRef.parse(effect)
+    return (part.iteration, part.index) == (item.ref.iteration, item.ref.index)
+
+
 def _cut_short(flight: Flight | None, failures: int) -> ToolOutput:
     """How a call ended that was stopped: unknown if it may have taken effect, not run if it never left."""
     if failures and (flight is None or not flight.dispatched):
@@ -565,7 +678,7 @@ def _cut_short(flight: Flight | None, failures: int) -> ToolOutput:
         return Failed(failure=Failure(code="tool_cancelled", message=message, failure_class="cancelled"))
     if flight is None or not flight.dispatched:
         return NotRun(reason="the turn was cancelled")
-    if flight.effect in ("once", "resumable"):
+    if flight.effect == "once":
         return InDoubt(reason="cancelled", message="the turn was cancelled while the call ran")
     failure = Failure(
         code="tool_cancelled", message="the turn was cancelled while the call ran", failure_class="cancelled"

@@ -56,7 +56,7 @@ class Worker:
         limit = serving.free + len(serving.unknown_agents)
         now = shared.clock.wall_ms()
         for stream in await shared.store.claimable(shared.worker, limit=limit, now=now, tenant=shared.tenant):
-            serving.poke(stream)
+            serving.found(stream)
 
     @property
     def loose_ends(self) -> bool:

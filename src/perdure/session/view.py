@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from perdure.codec import Json, encode, head_of
 from perdure.vocab.messages import Image, Message, Part, Reply, Text, Thinking, ToolCall, ToolResult
 from perdure.vocab.outcomes import (
+    AwaitEventOutcome,
     CompletedToolCall,
     Done,
     DurableStepOutcome,
@@ -23,6 +24,7 @@ from perdure.vocab.outcomes import (
     Success,
     ToolCallOutcome,
     ToolOutput,
+    completed,
 )
 from perdure.vocab.records import (
     EffectSettled,
@@ -33,7 +35,7 @@ from perdure.vocab.records import (
     TurnEnded,
     TurnOpened,
 )
-from perdure.vocab.refs import EffectRef
+from perdure.vocab.refs import EffectRef, is_part
 
 UNCERTAIN = "interrupted: the call was dispatched and its result is uncertain; do not retry it automatically"
 NOT_EXECUTED = "interrupted: the tool was not executed before recovery; it is safe to retry"
@@ -158,7 +160,7 @@ def _read(reading: _Reading, record: Record) -> None:
             _read_late(reading, record)
         case TurnEnded() if reading.rounds:
             reading.rounds[-1].problem = ""  # nobody will be asked again
-        case EffectStarted(id=effect) | EffectSettled(id=effect):
+        case EffectStarted(id=effect) | EffectSettled(id=effect) if not is_part(effect):
             _read_effect(reading, EffectRef.parse(effect), record)
         case _:
             pass
@@ -181,6 +183,8 @@ def _read_effect(reading: _Reading, ref: EffectRef, record: EffectStarted | Effe
             call.output, call.dispatched = None, ref.attempt
         case EffectSettled(outcome=ToolCallOutcome(launch=Done(result=CompletedToolCall(output=output)))):
             call.output = output
+        case EffectSettled(outcome=AwaitEventOutcome(resolution=resolution)):
+            call.output = completed(resolution)
         case EffectSettled(outcome=DurableStepOutcome(value=verdict)) if ref.tail == "probe":
             _read_verdict(call, verdict)
         case _:

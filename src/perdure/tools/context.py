@@ -23,6 +23,8 @@ from perdure.observe.emit import (
 )
 from perdure.tools.clients.progress import ProgressSender, SandboxMessage
 from perdure.tools.clients.surface import CallSurface
+from perdure.tools.completion import Completion, CompletionOps
+from perdure.tools.durable import Body, DurableOps
 from perdure.tools.services import (
     NO_SERVICES,
     MessageRetriever,
@@ -129,7 +131,7 @@ NOT_GIVEN: Final = _NotGiven()
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)  # no slots: with them, `ToolContext[Deps](...)` fails on 3.11
-class ToolContext(CallSurface, Generic[Deps]):
+class ToolContext(CallSurface, DurableOps, CompletionOps, Generic[Deps]):
     """One call, as its tool sees it. `idempotency_key` is the same for every attempt, after every restart.
 
     `given` is what the runtime was given as `deps=`; tools read it through `deps`.
@@ -142,6 +144,8 @@ class ToolContext(CallSurface, Generic[Deps]):
     services: Services = NO_SERVICES
     event_emitter: EventEmitter | None = None
     event_context: EventContext | None = None
+    body: Body | None = None
+    completion: Completion | None = None
 
     @property
     def deps(self) -> Deps:

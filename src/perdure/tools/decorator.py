@@ -55,7 +55,8 @@ class ToolOptions(TypedDict, total=False):
     """The knobs of `@tool`. Most tools need `effect` at most."""
 
     effect: EffectClass | None
-    """What a crash may do to a call: `once` (default, never re-run blindly), `idempotent` or `pure` (run again)."""
+    """What a crash may do to a call: `once` (default, never re-run blindly), `idempotent` or `pure` (run again), or
+    `resumable` (a body of recorded steps, entered again)."""
     probe: Probe | None
     """For a `once` tool: asks the outside system whether a call in doubt happened."""
     retries: int | RetryPolicy | None
@@ -238,6 +239,8 @@ def _assemble(
 ) -> Tool[P, R]:
     hints = options.get("hints") or ToolHints()
     effect = options.get("effect") or _effect(hints)
+    if effect == "resumable":
+        _check_resumable(name, function, options)
     description = options.get("description")
     return Tool(
         function=function,
@@ -274,8 +277,6 @@ def _later(tool: str, option: str, hint: str) -> Error:
 
 
 def _refuse_unsupported(name: str, options: ToolOptions) -> None:
-    if options.get("effect") == "resumable":
-        raise _later(name, 'effect="resumable"', 'use effect="once", and one tool per step that must not run twice')
     if options.get("approve"):
         raise _later(
             name, "approve=", "leave it out, and ask for consent in your application before you send the input"
@@ -327,7 +328,9 @@ def _told(hints: ToolHints, effect: EffectClass) -> ToolHints:
 
 def _durability(name: str, effect: EffectClass, hints: ToolHints, options: ToolOptions) -> Durability:
     if effect not in get_args(EffectClass):
-        raise _invalid(name, f"effect={effect!r} does not exist", hint='use "once", "idempotent" or "pure"')
+        raise _invalid(
+            name, f"effect={effect!r} does not exist", hint='use "once", "idempotent", "pure" or "resumable"'
+        )
     return Durability(
         effect=effect,
         doubt=_doubt(name, effect, options),
@@ -342,6 +345,20 @@ def _deferrable(name: str, policy: DeferrablePolicy) -> DeferrablePolicy:
     if policy not in get_args(DeferrablePolicy):
         raise _invalid(name, f"deferrable={policy!r} does not exist", hint='use "automatic", "never" or "always"')
     return policy
+
+
+def _check_resumable(name: str, function: Callable[..., object], options: ToolOptions) -> None:
+    if not inspect.iscoroutinefunction(function):
+        raise _invalid(
+            name, "a resumable tool must be async", because="it waits through its context", hint="write `async def`"
+        )
+    if options.get("timeout") is not None:
+        raise _invalid(
+            name,
+            "a resumable tool has no timeout",
+            because="it may wait for days",
+            hint="give one to what it waits for: ctx.event(name, timeout=...)",
+        )
 
 
 def _doubt(name: str, effect: EffectClass, options: ToolOptions) -> Literal["tell", "probe"]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 import re
 
+from perdure.errors import Code, Error
+
 _UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _TEXT = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)\s*")
 
@@ -19,3 +21,17 @@ def to_ms(duration: float | str) -> int | None:
     else:
         ms = duration * 1000
     return max(1, round(ms)) if math.isfinite(ms) and ms > 0 else None
+
+
+def duration_ms(duration: float | str, *, what: str) -> int:
+    """Milliseconds.
+
+    Raises:
+        Error: `invalid_argument` if it is not a positive duration.
+    """
+    ms = to_ms(duration)
+    if ms is None:
+        raise Error(
+            Code.INVALID_ARGUMENT, f"{what}: {duration!r} is not a duration", hint='use seconds, or "30s", "2h", "3d"'
+        )
+    return ms

@@ -10,16 +10,17 @@ import asyncio
 import functools
 import inspect
 import logging
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol, cast
+from typing import Protocol
 
 from perdure.codec import Json
+from perdure.errors import Code, Error
 from perdure.tools.catalog import Runnable
 from perdure.tools.ceiling import MAX_KEPT_BYTES
 from perdure.tools.context import ToolContext
-from perdure.tools.errors import OutcomeUnknown, ToolError
+from perdure.tools.durable import Parked
+from perdure.tools.errors import OutcomeUnknown, ToolError, foremost, message_of, text_of, whole_ms
 from perdure.tools.execution_result import (
     INTERNAL_ERROR,
     ConnectionRequired,
@@ -42,16 +43,23 @@ from perdure.vocab.outcomes import (
     Failure,
     InDoubt,
     NotRun,
+    PendingCompletion,
     Success,
     ToolOutput,
 )
 
 GRACE_MS = 50
 PROBE_TIMEOUT_MS = 30_000
-MAX_MESSAGE_CHARS = 16_384
 MAX_IMAGES = 16
 
 logger = logging.getLogger("perdure.tools")
+
+_SHOWN = frozenset(
+    code
+    for code in Code
+    if code.value.startswith(("durable_effect", "tool_completion", "process_signal", "replay_", "await_event"))
+)
+"""Errors of ours that a tool's own use of its context brings about; all others stay between us and the log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +93,9 @@ async def run_attempt(
     left_ms: int | None = None,
     may_start: Callable[[], bool] = _always,
     sidecar: Sidecar | None = None,
-) -> ToolOutput:
-    """Run one attempt and say how it ended. What its result carries beside its value goes into `sidecar`.
+) -> ToolOutput | PendingCompletion:
+    """Run one attempt and say how it ended, or that somebody outside will. What its result carries beside its value
+    goes into `sidecar`.
 
     `may_start` is asked as the very last thing before the tool's own function is called, on whatever thread that
     happens and however long the call had to queue for it; if it says no, `Withheld` is raised and nothing has run.
@@ -110,11 +119,40 @@ async def run_attempt(
     if limit_ms is not None and limit_ms <= 0:
         return _timed_out(TimedOut(NotStarted("its time was over before it could start")), prepared, ctx, beside)
     ended = await _run(call, tool.is_async, ctx, threads, limit_ms)
-    if isinstance(ended, TimedOut):
-        return _timed_out(ended, prepared, ctx, beside)
     if isinstance(ended, Raised) and isinstance(ended.error, Withheld):
         raise Withheld
+    if ctx.body is not None:
+        await ctx.body.end()
+        if ctx.body.parked:
+            raise Parked
+        if ctx.body.broken is not None:
+            return _refused(ctx.body.broken)
+    if isinstance(ended, TimedOut):
+        return _timed_out(ended, prepared, ctx, beside)
+    if isinstance(ended, Returned) and isinstance(ended.value, PendingCompletion):
+        return _pending(ended.value, ctx)
     return _output(ended, prepared, ctx, beside)
+
+
+async def run_to_end(
+    prepared: Prepared, ctx: ToolContext[object], *, threads: ToolThreads, sidecar: Sidecar | None = None
+) -> ToolOutput:
+    """Run one attempt where nobody can wait for somebody outside."""
+    output = await run_attempt(prepared, ctx, threads=threads, sidecar=sidecar)
+    if not isinstance(output, PendingCompletion):
+        return output
+    message = f"{ctx.tool_name} left its end to somebody outside, and nothing here can wait for that"
+    return _failed(code="pending_tool_not_supported_here", message=message, failure_class="invalid")
+
+
+def _pending(pending: PendingCompletion, ctx: ToolContext[object]) -> ToolOutput | PendingCompletion:
+    if ctx.completion is not None and ctx.completion.key is not None:
+        return pending
+    return _failed(
+        code="pending_tool_missing_completion_key",
+        message=f"{ctx.tool_name} left its end to somebody outside, but gave nobody a key to tell it",
+        failure_class="invalid",
+    )
 
 
 async def run_probe(
@@ -283,7 +321,7 @@ def _output(ended: Ended, prepared: Prepared, ctx: ToolContext[object], beside: 
         case NotStarted(reason=reason):
             return NotRun(reason=reason)
         case Raised(error=error):
-            return _raised(_told(error), prepared, ctx)
+            return _raised(foremost(error), prepared, ctx)
 
 
 def _result(value: object, ctx: ToolContext[object]) -> ToolOutput:
@@ -311,13 +349,13 @@ def _executed(result: ToolExecutionResult, ctx: ToolContext[object], beside: Sid
             output = _result(value, ctx)
             return _pictured(output, images, ctx, beside) if isinstance(output, Success) else output
         case FailedVisibly(message=message):
-            return _failed(code="tool_error", message=_text(message))
+            return _failed(code="tool_error", message=text_of(message))
         case FailedInternally(error=error):
             log_internal(error, ctx.tool_name, _of(ctx))
             kind = type(error.source).__name__ if error.source else "ToolInternalError"
             return _failed(code="internal_error", message=INTERNAL_ERROR, failure_class="internal", error_type=kind)
         case ConnectionRequired(provider=provider):
-            name = _text(provider)
+            name = text_of(provider)
             return Success(value={"connection_required": name}, connection_required=name)
         case _:
             return _result(result, ctx)  # somebody's own subclass: no JSON
@@ -330,7 +368,7 @@ def _pictured(
         size = sum(len(image.data()) for image in images)
         problem = f"they are {size} bytes, more than {MAX_KEPT_BYTES}" if size > MAX_KEPT_BYTES else ""
     except Exception as error:  # noqa: BLE001 - what the tool gave as a picture is no picture
-        problem = _text(error)
+        problem = text_of(error)
     if len(images) > MAX_IMAGES:
         problem = f"they are {len(images)}, more than {MAX_IMAGES}"
     if not problem:
@@ -341,36 +379,24 @@ def _pictured(
     return _failed(code="tool_result_invalid", message=message, failure_class="invalid")
 
 
-def _told(error: BaseException) -> BaseException:
-    """What a group of exceptions says about the call: doubt of any part is doubt; one exception stands for itself."""
-    leaves = _leaves(error)
-    doubt = next((leaf for leaf in leaves if isinstance(leaf, OutcomeUnknown)), None)
-    return doubt or (leaves[0] if len(leaves) == 1 else error)
-
-
-def _leaves(error: BaseException) -> list[BaseException]:
-    if not isinstance(error, BaseExceptionGroup):
-        return [error]
-    group = cast("BaseExceptionGroup[BaseException]", error)
-    return [leaf for one in group.exceptions for leaf in _leaves(one)]
-
-
 def _raised(error: BaseException, prepared: Prepared, ctx: ToolContext[object]) -> ToolOutput:
     match error:
         case ToolError():
             return _failed(
-                code=_text(error.code).strip() or "tool_error",
-                message=_message(error),
+                code=text_of(error.code).strip() or "tool_error",
+                message=message_of(error),
                 retry_safe=bool(error.retry_safe),
-                retry_after_ms=_whole(error.retry_after_ms),
+                retry_after_ms=whole_ms(error.retry_after_ms),
                 error_type=type(error).__name__,
             )
         case OutcomeUnknown():
             if _reruns(prepared):
-                return _failed(code="outcome_unknown", message=_message(error), retry_safe=True)
-            return InDoubt(reason="declared", message=_message(error))
+                return _failed(code="outcome_unknown", message=message_of(error), retry_safe=True)
+            return InDoubt(reason="declared", message=message_of(error))
+        case Error(code=code) if code in _SHOWN:
+            return _refused(error)
         case Exception():
-            chain = chain_string(_text(error), error)
+            chain = chain_string(text_of(error), error)
             logger.error("the tool %s failed: %s", ctx.tool_name, chain, exc_info=error, extra=_of(ctx))
             return _failed(
                 code="internal_error",
@@ -387,6 +413,12 @@ def _raised(error: BaseException, prepared: Prepared, ctx: ToolContext[object]) 
                 failure_class="panic",
                 error_type=name,
             )
+
+
+def _refused(error: Error) -> ToolOutput:
+    """A body used its context in a way that cannot be recorded: whoever wrote it must read why."""
+    because = f" ({error.because})" if error.because else ""
+    return _failed(code=error.code.value, message=f"{error.message}{because}", failure_class="invalid")
 
 
 def _timed_out(ended: TimedOut, prepared: Prepared, ctx: ToolContext[object], beside: Sidecar) -> ToolOutput:
@@ -410,25 +442,6 @@ def _reruns(prepared: Prepared) -> bool:
 
 def _failed(**fields: Json) -> Failed:
     return Failed(failure=Failure(**fields))
-
-
-def _message(error: ToolError | OutcomeUnknown) -> str:
-    return _text(error.message) or _text(error)
-
-
-def _text(said: object) -> str:
-    # Tools raise with whatever they have: not always text, not always valid, not always short.
-    try:
-        text = str(said).encode("utf-8", "replace").decode()
-    except Exception:
-        logger.exception("what a tool raised cannot be shown")
-        text = type(said).__name__
-    return text if len(text) <= MAX_MESSAGE_CHARS else f"{text[:MAX_MESSAGE_CHARS]}…"
-
-
-def _whole(ms: object) -> int | None:
-    # A fraction here would be written to the log and refused when it is read.
-    return max(0, round(ms)) if isinstance(ms, int | float) and math.isfinite(ms) else None
 
 
 def _of(ctx: ToolContext[object]) -> dict[str, object]:

@@ -14,7 +14,7 @@ from perdure.ids import SessionId, TurnId
 from perdure.session.view import told
 from perdure.tools.context import ToolContext
 from perdure.tools.decorator import Tool
-from perdure.tools.execute import Sidecar, ToolThreads, run_attempt
+from perdure.tools.execute import Sidecar, ToolThreads, run_to_end
 from perdure.tools.execution_result import ToolCallResult
 from perdure.tools.objects import SomeTool, ToolObject, as_tool
 from perdure.tools.toolbox import Toolbox
@@ -155,7 +155,7 @@ class ToolRegistry:
         sidecar = Sidecar()
         threads = ToolThreads(1)
         try:
-            output = await run_attempt(prepared, context or _detached(call), threads=threads, sidecar=sidecar)
+            output = await run_to_end(prepared, context or _detached(call), threads=threads, sidecar=sidecar)
         finally:
             threads.close()
         return _answer(call, output, sidecar)

@@ -17,6 +17,7 @@ from perdure.turn.state import (
     Acting,
     Asking,
     AskModel,
+    AwaitCompletion,
     Call,
     Concluding,
     Ended,
@@ -28,8 +29,10 @@ from perdure.turn.state import (
     Turn,
     Wait,
 )
+from perdure.vocab.effects import AwaitEvent
 from perdure.vocab.messages import Reply, ToolCall
 from perdure.vocab.outcomes import (
+    AwaitEventOutcome,
     CompletedToolCall,
     Done,
     DurableStepOutcome,
@@ -38,10 +41,12 @@ from perdure.vocab.outcomes import (
     InDoubt,
     LlmCallOutcome,
     LlmError,
+    Pending,
     SleepOutcome,
     Success,
     ToolCallOutcome,
     ToolOutput,
+    completed,
 )
 from perdure.vocab.records import (
     CancelRequested,
@@ -54,7 +59,7 @@ from perdure.vocab.records import (
     ToolMembershipChanged,
     TurnEnded,
 )
-from perdure.vocab.refs import EffectRef
+from perdure.vocab.refs import EffectRef, is_part
 from perdure.vocab.tools import RetryPolicy
 
 MAX_REDISPATCHES = 3
@@ -103,6 +108,8 @@ def _startable(calls: tuple[Call, ...], cap: int) -> tuple[Call, ...]:
 
 def _owed_by_call(turn: Turn, call: Call) -> Owed:
     ref = EffectRef(turn.iteration, call.index, call.attempt)
+    if call.pending:
+        return AwaitCompletion(replace(ref, tail="completion"), call.request, call.pending)
     if call.doubt:
         worker = call.started.worker if call.started else WorkerId("")
         return Probe(replace(ref, tail="probe"), call.request, call.contract, call.doubt, worker)
@@ -119,6 +126,8 @@ def advance(turn: Turn, record: Record) -> Turn:
     match turn.phase, record:
         case _, InputAdmitted() | ToolMembershipChanged():
             return turn
+        case _, EffectStarted(id=effect) | EffectSettled(id=effect) if is_part(effect):
+            return turn  # what a body records of itself concerns its re-entry, not what the turn owes
         case _, OutcomeArrivedLate(output=output):
             call = _call_in_doubt(turn, record)
             return _with_call(turn, _settled(call, output)) if call else turn
@@ -177,6 +186,8 @@ def _on_started(turn: Turn, ref: EffectRef, record: EffectStarted) -> Turn:
                     return _with_call(turn, replace(call, nap=replace(call.nap, due_at=record.due_at)))
                 case "probe" if call.doubt and ref.attempt == call.attempt:
                     return turn
+                case "completion" if ref.attempt == call.attempt:
+                    return _with_call(turn, replace(call, completion=record))
                 case _:
                     pass
         case _:
@@ -206,6 +217,10 @@ def _on_settled(turn: Turn, ref: EffectRef, record: EffectSettled) -> Turn:
                 case "", ToolCallOutcome(launch=Done(result=result), direct=direct) if ref.attempt == call.attempt:
                     spent = sum((one.usage for one in direct), turn.usage)
                     return _with_call(replace(turn, usage=spent), _on_output(call, result.output))
+                case "", ToolCallOutcome(launch=Pending() as pending) if ref.attempt == call.attempt:
+                    return _with_call(turn, replace(call, pending=pending))
+                case "completion", AwaitEventOutcome(resolution=resolution) if call.pending:
+                    return _with_call(turn, _settled(call, completed(resolution)))
                 case "sleep", SleepOutcome() if call.nap and ref.attempt == call.attempt - 1:
                     return _with_call(turn, replace(call, nap=None))
                 case "probe", DurableStepOutcome() if call.doubt and ref.attempt == call.attempt:
@@ -253,7 +268,8 @@ def _on_output(call: Call, output: ToolOutput) -> Call:
             return replace(call, doubt=output)
         case Failed(failure=failure) if _may_retry(call, failure):
             nap = Nap(call.durability.retry.delay_ms(call.failures + 1, failure.retry_after_ms))
-            return replace(call, attempt=call.attempt + 1, failures=call.failures + 1, started=None, nap=nap)
+            again = replace(call, attempt=call.attempt + 1, failures=call.failures + 1)
+            return replace(again, started=None, completion=None, nap=nap)
         case Failed(failure=failure):
             return _settled(call, Failed(failure=_counted(failure, call.failures + 1)))
         case _:
@@ -286,7 +302,8 @@ def _on_verdict(call: Call, doubt: InDoubt, verdict: DurableStepOutcome) -> Call
             return _settled(call, Success(value=rest.get("value")))
         case {"verdict": "did_not_happen"} if call.redispatches < MAX_REDISPATCHES:
             redispatches = call.redispatches + 1
-            return replace(call, attempt=call.attempt + 1, started=None, doubt=None, redispatches=redispatches)
+            again = replace(call, attempt=call.attempt + 1, redispatches=redispatches)
+            return replace(again, started=None, completion=None, doubt=None)
         case _:
             return _settled(call, doubt)
 
@@ -311,26 +328,41 @@ def _checkpoint(turn: Turn, calls: tuple[Call, ...]) -> Turn:
     if turn.fruitless >= turn.limits.no_progress:
         message = f"{turn.fruitless} replies in a row led to no successful call"
         return replace(turn, phase=Concluding("no_progress", message))
+    if any(_ends_the_turn(call) for call in calls):
+        return replace(turn, phase=Concluding("completion_timeout", "nobody completed a call in time"))
     forced = turn.iteration > turn.limits.max_iterations
     return replace(turn, phase=Asking(tool_choice="none" if forced else "auto"))
+
+
+def _ends_the_turn(call: Call) -> bool:
+    if call.pending is None or call.pending.pending.on_timeout != "fail_turn":
+        return False
+    return isinstance(call.output, Failed) and call.output.failure.failure_class == "timeout"
 
 
 # --- endings that are not the model's -----------------------------------------------------------------------------
 
 
 def recovery(turn: Turn) -> tuple[EffectSettled, ...]:
-    """What a new owner knows at once: `once` calls that were dispatched by a worker that is gone are in doubt."""
+    """What a new owner knows at once: `once` calls that were dispatched by a worker that is gone are in doubt, except
+    those that somebody outside may still complete.
+    """
     if not isinstance(turn.phase, Acting):
         return ()
     return tuple(
-        _doubted(turn, call, InDoubt(reason="worker_lost", message="the worker died before the outcome was recorded"))
+        _left_behind(EffectRef(turn.iteration, call.index, call.attempt), call)
         for call in turn.phase.calls
-        if call.output is None and call.doubt is None and call.started and call.started.effect == "once"
+        if call.output is None and not (call.doubt or call.pending) and call.started and call.started.effect == "once"
     )
 
 
-def _doubted(turn: Turn, call: Call, doubt: InDoubt) -> EffectSettled:
-    return settlement(EffectRef(turn.iteration, call.index, call.attempt), call.request, doubt)
+def _left_behind(ref: EffectRef, call: Call) -> EffectSettled:
+    match call.completion:
+        case EffectStarted(command=AwaitEvent(key=key), due_at=due_at):
+            return EffectSettled(id=ref.id, outcome=ToolCallOutcome(launch=Pending(key=key, due_at=due_at)))
+        case _:
+            doubt = InDoubt(reason="worker_lost", message="the worker died before the outcome was recorded")
+            return settlement(ref, call.request, doubt)
 
 
 def settlement(ref: EffectRef, call: ToolCall, output: ToolOutput, *, duration_ms: int = 0) -> EffectSettled:
@@ -351,15 +383,3 @@ def unanswered(turn: Turn) -> tuple[tuple[EffectRef, Call], ...]:
 def stopped(turn: Turn, reason: StopReason, message: str) -> TurnEnded:
     """The end of a turn that somebody or something stopped."""
     return TurnEnded(turn=turn.id, status="stopped", reason=reason, message=message, usage=turn.usage)
-
-
-def naps(turn: Turn) -> tuple[EffectRef, ...]:
-    """The sleeps that are under way, whose timers must go when the turn does."""
-    match turn.phase:
-        case Asking(attempt=attempt, nap=Nap()):
-            return (EffectRef(turn.iteration, None, attempt, "sleep"),)
-        case Acting(calls=calls):
-            sleeping = (call for call in calls if call.nap and call.output is None)
-            return tuple(EffectRef(turn.iteration, call.index, call.attempt - 1, "sleep") for call in sleeping)
-        case _:
-            return ()

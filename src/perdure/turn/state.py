@@ -8,7 +8,7 @@ from typing import TypeAlias
 from perdure.ids import TurnId, WorkerId
 from perdure.vocab.effects import ToolChoice
 from perdure.vocab.messages import ToolCall
-from perdure.vocab.outcomes import InDoubt, ToolOutput
+from perdure.vocab.outcomes import InDoubt, Pending, ToolOutput
 from perdure.vocab.records import CancelRequested, EffectStarted, Limits, StopReason, TurnEnded, TurnOpened
 from perdure.vocab.refs import EffectRef
 from perdure.vocab.tools import Composition, Durability, ToolContract
@@ -58,13 +58,23 @@ class Wait:
 
 
 @dataclass(frozen=True, slots=True)
+class AwaitCompletion:
+    """Wait until somebody outside tells how a call ended."""
+
+    ref: EffectRef
+    call: ToolCall
+    pending: Pending
+
+
+@dataclass(frozen=True, slots=True)
 class EndTurn:
     """Nothing else is owed: commit."""
 
     ended: TurnEnded
 
 
-Owed: TypeAlias = AskModel | RunCall | Probe | Wait | EndTurn
+Effect: TypeAlias = AskModel | RunCall | Probe | Wait | AwaitCompletion
+Owed: TypeAlias = Effect | EndTurn
 
 
 # --- where a turn can be ------------------------------------------------------------------------------------------
@@ -89,7 +99,11 @@ class Asking:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One tool call of the current reply. `output` is set once nothing more will happen to it."""
+    """One tool call of the current reply. `output` is set once nothing more will happen to it.
+
+    `completion` records that the attempt made a key under which somebody outside may end it; `pending` that it left
+    its end to them.
+    """
 
     request: ToolCall
     index: int
@@ -98,6 +112,8 @@ class Call:
     started: EffectStarted | None = None
     nap: Nap | None = None
     doubt: InDoubt | None = None
+    completion: EffectStarted | None = None
+    pending: Pending | None = None
     redispatches: int = 0
     failures: int = 0
     output: ToolOutput | None = None

@@ -10,7 +10,7 @@ from perdure.ids import CallId
 from perdure.vocab.effects import EffectKind
 from perdure.vocab.messages import AttachmentRef, Reply
 from perdure.vocab.processes import ProcessOutcome
-from perdure.vocab.promises import AwaitEventKey, Resolution
+from perdure.vocab.promises import AwaitEventKey, Cancelled, Err, Ok, Resolution, TimedOut
 from perdure.vocab.usage import Usage
 from perdure.vocab.wire import Value
 
@@ -91,14 +91,31 @@ class Done(Value, frozen=True, tag="done", tag_field="status"):
 
 
 class Pending(Value, frozen=True, tag="pending", tag_field="status"):
-    """The attempt handed its end to somebody outside."""
+    """The attempt handed its end to somebody outside, who has time until `due_at`."""
 
     key: AwaitEventKey
     pending: PendingCompletion = PendingCompletion()
+    due_at: int | None = None
     duration_ms: int = 0
 
 
 Launch: TypeAlias = Done | Pending
+
+
+def completed(resolution: Resolution) -> ToolOutput:
+    """What an answer from outside makes of a pending call."""
+    match resolution:
+        case Ok(value=value):
+            return Success(value=value)
+        case Err(code=code, message=message):
+            return Failed(failure=Failure(code=code, message=message))
+        case TimedOut():
+            message = "nobody completed the call in time"
+            return Failed(failure=Failure(code="tool_completion_timeout", message=message, failure_class="timeout"))
+        case Cancelled():
+            message = "the wait for the call's completion was cancelled"
+            return Failed(failure=Failure(code="tool_completion_cancelled", message=message, failure_class="cancelled"))
+
 
 LlmErrorKind = Literal[
     "auth", "quota", "rate_limit", "unavailable", "invalid", "too_large", "stream_cut", "stall", "refused", "internal"
@@ -167,6 +184,9 @@ class StepFailure(Value, frozen=True):
 
     code: str
     message: str
+    retry_safe: bool = False
+    retry_after_ms: int | None = None
+    error_type: str = ""
 
 
 class DurableStepOutcome(Value, frozen=True, tag="durable_step"):

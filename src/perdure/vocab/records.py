@@ -5,7 +5,8 @@ holder and move the machine; admitted records are written by anyone and only add
 their order among owned records cannot matter to a fold.
 
 Effect ids are local to the open turn: `m2.1` is the first attempt of the second model call, `c2.0.1` the first
-attempt of the first call of that reply; `.sleep` and `.probe` name what follows an attempt.
+attempt of the first call of that reply; `.sleep`, `.probe` and `.completion` name what follows an attempt, and
+`c2.0/step:render` is a part of that call's body.
 """
 
 from __future__ import annotations
@@ -154,6 +155,7 @@ StopReason = Literal[
     "instructions_failed",
     "output_invalid",
     "imported",
+    "completion_timeout",
 ]
 
 

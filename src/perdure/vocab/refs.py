@@ -8,7 +8,8 @@ from typing import Literal
 from perdure.errors import Code, Error
 from perdure.ids import CallId, EffectId, TurnId
 
-Tail = Literal["", "sleep", "probe"]
+Tail = Literal["", "sleep", "probe", "completion"]
+_TAILS: dict[str, Tail] = {"sleep": "sleep", "probe": "probe", "completion": "completion"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +23,7 @@ class EffectRef:
 
     @property
     def id(self) -> EffectId:
-        """`m{iteration}.{attempt}` or `c{iteration}.{index}.{attempt}`, then `.sleep` or `.probe`."""
+        """`m{iteration}.{attempt}` or `c{iteration}.{index}.{attempt}`, then `.sleep`, `.probe` or `.completion`."""
         base = f"m{self.iteration}" if self.index is None else f"c{self.iteration}.{self.index}"
         tail = f".{self.tail}" if self.tail else ""
         return EffectId(f"{base}.{self.attempt}{tail}")
@@ -31,7 +32,7 @@ class EffectRef:
     def parse(effect: EffectId) -> EffectRef:
         """The inverse of `id`."""
         parts = effect[1:].split(".")
-        tail: Tail = "sleep" if parts[-1] == "sleep" else "probe" if parts[-1] == "probe" else ""
+        tail: Tail = _TAILS.get(parts[-1], "")
         try:
             numbers = [int(part) for part in (parts[:-1] if tail else parts)]
         except ValueError:
@@ -43,6 +44,46 @@ class EffectRef:
                 return EffectRef(iteration, index, attempt, tail)
             case _:
                 raise Error(Code.TURN_EVENT_UNEXPECTED, f"{effect!r} is not the id of an effect of a turn")
+
+
+PartKind = Literal["step", "sleep", "event", "value"]
+_PARTS: dict[str, PartKind] = {"step": "step", "sleep": "sleep", "event": "event", "value": "value"}
+
+
+@dataclass(frozen=True, slots=True)
+class PartRef:
+    """A named part of a call's body. It belongs to the call, whichever attempt came to it first."""
+
+    iteration: int
+    index: int
+    kind: PartKind
+    name: str
+
+    @property
+    def id(self) -> EffectId:
+        """`c{iteration}.{index}/{kind}:{name}`; the name comes last, so that it may hold anything."""
+        return EffectId(f"c{self.iteration}.{self.index}/{self.kind}:{self.name}")
+
+    @staticmethod
+    def parse(effect: EffectId) -> PartRef:
+        """The inverse of `id`."""
+        call, _, part = effect.partition("/")
+        kind, _, name = part.partition(":")
+        try:
+            iteration, index = (int(number) for number in call[1:].split("."))
+            return PartRef(iteration, index, _PARTS[kind], name)
+        except (ValueError, KeyError):
+            raise Error(Code.TURN_EVENT_UNEXPECTED, f"{effect!r} is not the id of a part of a call") from None
+
+
+def is_part(effect: EffectId) -> bool:
+    """Whether an effect id names a part of a call's body, rather than something the turn itself owes."""
+    return "/" in effect
+
+
+def parse_ref(effect: EffectId) -> EffectRef | PartRef:
+    """What an effect id refers to."""
+    return PartRef.parse(effect) if is_part(effect) else EffectRef.parse(effect)
 
 
 def call_id(turn: TurnId, iteration: int, index: int) -> CallId:

@@ -223,10 +223,10 @@ def test_a_new_owner_settles_interrupted_once_steps_as_in_doubt() -> None:
     ]
     done = EffectSettled(id=EffectId("d"), outcome=SEVEN)
     controller = journaled(ledger, *steps, done)
-    controller.doubt_unsettled_steps()
+    controller.doubt_unsettled_steps(InDoubt(reason="worker_lost"))
     in_doubt = DurableStepOutcome(in_doubt=InDoubt(reason="worker_lost"))
     assert ledger.records == [EffectSettled(id=EffectId("a"), outcome=in_doubt)]
-    controller.doubt_unsettled_steps()
+    controller.doubt_unsettled_steps(InDoubt(reason="worker_lost"))
     assert len(ledger.records) == 1
 
 

@@ -4,7 +4,7 @@ from perdure.codec import Json
 from perdure.ids import CallId, SessionId, TurnId
 from perdure.tools.context import NOT_GIVEN, CancelToken, ToolContext
 from perdure.tools.decorator import AnyTool
-from perdure.tools.execute import run_attempt
+from perdure.tools.execute import run_to_end
 from perdure.tools.threads import ToolThreads
 from perdure.tools.toolbox import Prepared, Toolbox
 from perdure.vocab.messages import ToolCall
@@ -32,7 +32,7 @@ def prepared(one: AnyTool, **args: Json) -> Prepared:
 
 
 async def attempt(one: AnyTool, threads: ToolThreads, **args: Json) -> ToolOutput:
-    return await run_attempt(prepared(one, **args), context(one.name, args=args), threads=threads)
+    return await run_to_end(prepared(one, **args), context(one.name, args=args), threads=threads)
 
 
 def failure(output: ToolOutput) -> Failure:

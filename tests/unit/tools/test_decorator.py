@@ -93,7 +93,6 @@ def test_a_lambda_needs_a_name() -> None:
 @pytest.mark.parametrize(
     ("options", "word"),
     [
-        (ToolOptions(effect="resumable"), "resumable"),
         (ToolOptions(approve=True), "approve"),
         (ToolOptions(approve=lambda args: False), "approve"),
         (ToolOptions(client_side=True), "client_side"),

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 
+from perdure.effects.promises import unsigned_key
 from perdure.ids import BlobHash, EffectId, TurnId
 from perdure.turn.machine import advance, owed, recovery, stopped, unanswered
-from perdure.turn.state import AskModel, Call, EndTurn, Owed, Probe, RunCall, Turn, Wait, opened
+from perdure.turn.state import AskModel, AwaitCompletion, Call, EndTurn, Owed, Probe, RunCall, Turn, Wait, opened
+from perdure.vocab.effects import AwaitEvent, EffectKind
 from perdure.vocab.messages import FinishReason, Reply, ReplyPart, Text, Thinking
 from perdure.vocab.outcomes import (
+    AwaitEventOutcome,
     Failed,
     Failure,
     FailureClass,
@@ -18,17 +21,22 @@ from perdure.vocab.outcomes import (
     LlmCallOutcome,
     LlmError,
     NotRun,
+    Pending,
     Success,
+    ToolCallOutcome,
     ToolOutput,
 )
+from perdure.vocab.promises import AwaitEventKey, Cancelled, Err, Ok, Resolution, TimedOut, ToolCompletion
 from perdure.vocab.records import (
     CancelRequested,
     EffectSettled,
+    EffectStarted,
     Limits,
     OutcomeArrivedLate,
     Record,
     TurnOpened,
 )
+from perdure.vocab.refs import EffectRef
 from perdure.vocab.tools import Composition, Durability, EffectClass, RetryPolicy
 from perdure.vocab.usage import Usage
 from tests.unit.turn.turning import asked, composition, ended, intent, nap, requests, verdict, woke
@@ -122,6 +130,9 @@ class Owner:
     def _cancel(self) -> None:
         self._add(CancelRequested(turn=self.turn_id, request="r"))
         for ref, call in unanswered(self.turn):
+            if call.pending:
+                self._add(completed(ref, Cancelled()))
+                continue
             output = call.doubt or (InDoubt(reason="cancelled") if call.started else NotRun())
             self._add(ended(ref.id, output, tool=call.request.name, turn=self.turn_id))
         self._add(stopped(self.turn, "cancelled", "enough"))
@@ -138,6 +149,9 @@ class Owner:
                 self._add(woke(item.ref.id))
             case Probe():
                 self._add(verdict(item.ref.id, self.random.choice(["happened", "did_not_happen", "unknown"])))
+            case AwaitCompletion():
+                how: list[Resolution] = [Ok(value=1), Err(code="no", message="no"), TimedOut()]
+                self._add(completed(item.ref, self.random.choice(how)))
             case EndTurn():
                 self._add(item.ended)
 
@@ -169,6 +183,13 @@ class Owner:
             doubt = item.contract.durability.doubt
             self._add(intent(item.ref.id, effect=effect, doubt=doubt))
             return
+        if call.started and self.random.random() < 0.2:
+            key = unsigned_key("scope", ToolCompletion(call_id=item.call.id, attempt=item.ref.attempt))
+            if call.completion is None:
+                self._add(key_made(item.ref, key))
+            else:
+                self._add(EffectSettled(id=item.ref.id, outcome=ToolCallOutcome(launch=Pending(key=key))))
+            return
         output = self._output(doubtful=call.started is not None)
         if isinstance(output, InDoubt):
             self._doubt(item.ref.id)
@@ -179,6 +200,19 @@ class Owner:
         if doubtful and luck < 0.3:
             return InDoubt(reason="timeout")
         return Success(value=self.random.randrange(9)) if luck < 0.6 else _failed(self.random)
+
+
+def key_made(ref: EffectRef, key: AwaitEventKey) -> EffectStarted:
+    """A call asked for the key under which somebody outside may complete it."""
+    id = replace(ref, tail="completion").id
+    return EffectStarted(id=id, kind=EffectKind.AWAIT_EVENT, fingerprint="f", command=AwaitEvent(key=key))
+
+
+def completed(ref: EffectRef, resolution: Resolution) -> EffectSettled:
+    """Somebody outside told how a call ended."""
+    return EffectSettled(
+        id=replace(ref, tail="completion").id, outcome=AwaitEventOutcome(resolution=resolution), fingerprint="f"
+    )
 
 
 def _failed(random: Random) -> Failed:

@@ -6,7 +6,7 @@ import pytest
 
 from perdure.errors import Code, Error
 from perdure.ids import CallId, EffectId, TurnId, WorkerId
-from perdure.turn.machine import naps, owed, recovery, stopped, unanswered
+from perdure.turn.machine import owed, recovery, stopped, unanswered
 from perdure.turn.state import AskModel, EndTurn, Probe, RunCall, Turn, Wait, opened
 from perdure.vocab.outcomes import (
     CompletedToolCall,
@@ -548,21 +548,6 @@ def test_recovery_runs_again_what_may_run_again(effect: EffectClass) -> None:
     turn = folded(begun(x=PLAIN), said("x"), intent("c1.0.1", effect=effect))
     assert recovery(turn) == ()
     assert names(owed(turn)) == ["run c1.0.1"]
-
-
-# --- naps
-
-
-def test_sleeps_under_way_are_told_so_that_their_timers_can_go() -> None:
-    assert [ref.id for ref in naps(folded(begun(), unsaid("m1.1")))] == ["m1.1.sleep"]
-    turn = folded(begun(x=SAFE), said("x", "x", "x"), broke("c1.0.1", safe=True), broke("c1.2.1", safe=True))
-    assert [ref.id for ref in naps(turn)] == ["c1.0.1.sleep", "c1.2.1.sleep"]
-    assert [ref.id for ref in naps(folded(turn, woke("c1.0.1.sleep")))] == ["c1.2.1.sleep"]
-
-
-@pytest.mark.parametrize("records", [(), (said("x"),), (said(text="hi"),), (said("x"), ok("c1.0.1"))])
-def test_nothing_sleeps_where_nothing_failed(records: tuple[Record, ...]) -> None:
-    assert naps(folded(begun(x=SAFE), *records)) == ()
 
 
 # --- what does not fit

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 app = Typer(help="Look at sessions.", no_args_is_help=True, rich_markup_mode=None)
 
-MARKS = {"idle": "○", "running": "▶", "queued": "●", "interrupted": "‖"}
-TONES = {"idle": "", "running": "ok", "queued": "warn", "interrupted": "warn"}
+MARKS = {"idle": "○", "running": "▶", "waiting": "◷", "queued": "●", "interrupted": "‖"}
+TONES = {"idle": "", "running": "ok", "waiting": "", "queued": "warn", "interrupted": "warn"}
 
 
 # --- list ---------------------------------------------------------------------------------------------------------
@@ -29,7 +29,9 @@ TONES = {"idle": "", "running": "ok", "queued": "warn", "interrupted": "warn"}
 def list_sessions(
     limit: Annotated[int, Option(metavar="N", min=1, max=1000, help="How many at most.")] = 20,
     after: Annotated[str, Option(metavar="CURSOR", help="Go on after a list, with the cursor it printed.")] = "",
-    status: Annotated[str, Option(metavar="STATUS,…", help="Only these: idle, running, queued, interrupted.")] = "",
+    status: Annotated[
+        str, Option(metavar="STATUS,…", help="Only these: idle, running, waiting, queued, interrupted.")
+    ] = "",
     agent: Annotated[str, Option(metavar="NAME", help="Only sessions of this agent.")] = "",
     db: Db = "",
     json: Json = False,

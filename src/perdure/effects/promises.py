@@ -1,0 +1,115 @@
+"""Keys of promises: bearer capabilities. Whoever has one may answer, and nobody can make one up.
+
+Laws: the same scope and wait give the same key; a key that was changed in any part is not a key; signatures are
+compared in constant time and never written to a log.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from dataclasses import dataclass
+
+import msgspec
+
+from perdure.codec import canonical, digest, encode
+from perdure.errors import Code, Error
+from perdure.ids import PromiseId, SessionId, StreamId, Tenant, TurnId, join, session_stream, split
+from perdure.vocab.promises import AwaitEventKey, WaitIdentity
+
+SECRET = "promises"
+"""The name under which a store keeps the secret that keys are signed with."""
+
+_decoder = msgspec.json.Decoder(AwaitEventKey)
+
+
+@dataclass(frozen=True, slots=True)
+class TurnScope:
+    """Where the promises of one turn live."""
+
+    tenant: Tenant
+    session: SessionId
+    turn: TurnId
+
+    @property
+    def id(self) -> str:
+        """The scope as text, for keys."""
+        return join(self.tenant, self.session, self.turn)
+
+    @property
+    def stream(self) -> StreamId:
+        """The session's stream."""
+        return session_stream(self.tenant, self.session)
+
+    @staticmethod
+    def parse(scope: str) -> TurnScope:
+        """The inverse of `id`.
+
+        Raises:
+            Error: `await_event_unknown_or_revoked` for what is not the scope of a turn.
+        """
+        match split(scope):
+            case [tenant, session, turn]:
+                return TurnScope(Tenant(tenant), SessionId(session), TurnId(turn))
+            case _:
+                raise unknown_key()
+
+
+def promise_id(scope: str, wait: WaitIdentity) -> PromiseId:
+    """The promise that a wait in a scope is about."""
+    return PromiseId(digest((scope, wait)))
+
+
+def unsigned_key(scope: str, wait: WaitIdentity) -> AwaitEventKey:
+    """A key as logs may show it."""
+    return AwaitEventKey(scope=scope, wait=wait, key_id=promise_id(scope, wait))
+
+
+def signed_key(secret: bytes, scope: str, wait: WaitIdentity) -> AwaitEventKey:
+    """A key as it is given to whoever shall answer."""
+    key = unsigned_key(scope, wait)
+    return AwaitEventKey(scope=scope, wait=wait, key_id=key.key_id, signature=_signature(secret, key))
+
+
+def check_key(secret: bytes, key: AwaitEventKey) -> None:
+    """Refuse a key that this store has not signed.
+
+    Raises:
+        Error: `await_event_unknown_or_revoked`, whatever is wrong with it.
+    """
+    expected = signed_key(secret, key.scope, key.wait)
+    ours = hmac.compare_digest(expected.signature.encode(), key.signature.encode("utf-8", "replace"))
+    if not (ours and expected.key_id == key.key_id):
+        raise unknown_key()
+
+
+def to_text(key: AwaitEventKey) -> str:
+    """A key as one word, safe in a URL or a mail."""
+    return urlsafe_b64encode(encode(key)).decode().rstrip("=")
+
+
+def from_text(text: str) -> AwaitEventKey:
+    """The inverse of `to_text`.
+
+    Raises:
+        Error: `await_event_unknown_or_revoked` for anything else.
+    """
+    try:
+        return _decoder.decode(urlsafe_b64decode(text.encode("ascii") + b"=" * (-len(text) % 4)))
+    except (ValueError, msgspec.MsgspecError, Error):
+        raise unknown_key() from None
+
+
+def unknown_key() -> Error:
+    """Unknown, revoked and forged keys get one answer."""
+    return Error(
+        Code.AWAIT_EVENT_UNKNOWN_OR_REVOKED,
+        "nothing waits under this key",
+        because="it is unknown, revoked, or not one of this store's",
+        hint="use the key exactly as it was handed out, on the store that made it",
+    )
+
+
+def _signature(secret: bytes, key: AwaitEventKey) -> str:
+    return hmac.new(secret, canonical((key.scope, key.wait, key.key_id)), hashlib.sha256).hexdigest()

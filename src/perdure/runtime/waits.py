@@ -1,0 +1,166 @@
+"""Waiting on behalf of a turn: in memory while it is worth it, then in the store.
+
+A wait ends by an answer, by time, or by being unwound. Whoever waits here registers that it does, so that the turn
+knows when nothing else is under way and it may be parked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from perdure.clock import Clock
+from perdure.effects.promises import TurnScope
+from perdure.ids import EffectId, PromiseId
+from perdure.store.protocol import AlreadyResolved, Store
+from perdure.tools.durable import Parked
+from perdure.vocab.promises import AwaitEventKey, Cancelled, PromiseState, Resolution, TimedOut
+
+
+@dataclass(eq=False, slots=True)
+class Wait:
+    """Somebody waits: for an answer, for a moment, or for whichever comes first."""
+
+    owner: EffectId
+    key: AwaitEventKey | None
+    due_at: int | None
+    answered: asyncio.Future[Resolution] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+
+    def answer(self, resolution: Resolution) -> None:
+        """The promise has ended."""
+        if not self.answered.done():
+            self.answered.set_result(resolution)
+
+    def unwind(self) -> None:
+        """It takes too long to wait in memory."""
+        if not self.answered.done():
+            self.answered.set_exception(Parked())
+            self.answered.exception()  # retrieved: a wait that is being set up may never look
+
+
+class Waits:
+    """The open waits of one turn."""
+
+    def __init__(self, store: Store, clock: Clock, changed: Callable[[], None]) -> None:
+        self._store = store
+        self._clock = clock
+        self.changed = changed
+        self._open: set[Wait] = set()
+
+    def of(self, owner: EffectId) -> OwnersWaits:
+        """The waits of one effect."""
+        return OwnersWaits(self, owner)
+
+    def waiting(self, owner: EffectId) -> bool:
+        """Whether this effect waits for anything."""
+        return any(wait.owner == owner for wait in self._open)
+
+    @property
+    def promises(self) -> tuple[PromiseId, ...]:
+        """What is waited for, by promise."""
+        return tuple({wait.key.key_id for wait in self._open if wait.key})
+
+    @property
+    def due_at(self) -> int | None:
+        """The next moment at which a wait ends by itself."""
+        return min((wait.due_at for wait in self._open if wait.due_at is not None), default=None)
+
+    async def until(self, owner: EffectId, key: AwaitEventKey | None, due_at: int | None) -> Resolution | None:
+        """Wait here. None if only time was awaited and has passed."""
+        if key and (known := await self._known(key.key_id)):
+            return known  # looked at before it counts as waiting: what is there must not be parked for
+        if due_at is None or due_at > self._clock.wall_ms():
+            wait = Wait(owner, key, due_at)
+            self._open.add(wait)
+            self.changed()
+            try:
+                if await self._answered_in_time(wait):
+                    return wait.answered.result()
+            finally:
+                self._open.discard(wait)
+                self.changed()
+        return await resolve(self._store, key, TimedOut(), now=self._clock.wall_ms()) if key else None
+
+    async def _answered_in_time(self, wait: Wait) -> bool:
+        if wait.due_at is None:
+            await asyncio.wait({wait.answered})
+            return True
+        alarm = asyncio.ensure_future(self._clock.sleep_until(wait.due_at))
+        try:
+            await asyncio.wait({wait.answered, alarm}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            alarm.cancel()
+        return wait.answered.done()
+
+    async def _known(self, promise: PromiseId) -> Resolution | None:
+        state = await self._store.peek(promise)
+        return state.resolution if state else None
+
+    async def look(self) -> None:
+        """Somebody may have answered in another process."""
+        for wait in tuple(self._open):
+            if wait.key and (known := await self._known(wait.key.key_id)):
+                wait.answer(known)
+
+    def unwind(self, owner: EffectId | None = None) -> None:
+        """End the waits of an effect, or all of them, with `Parked`."""
+        for wait in tuple(self._open):
+            if owner is None or wait.owner == owner:
+                wait.unwind()
+
+
+@dataclass(frozen=True, slots=True)
+class OwnersWaits:
+    """Waits on behalf of one effect."""
+
+    waits: Waits
+    owner: EffectId
+
+    async def until(self, promise: AwaitEventKey | None, due_at: int | None) -> Resolution | None:
+        """Wait for an answer or a moment."""
+        return await self.waits.until(self.owner, promise, due_at)
+
+    def changed(self) -> None:
+        """The effect began or finished something."""
+        self.waits.changed()
+
+
+async def resolve(store: Store, key: AwaitEventKey, resolution: Resolution, *, now: int) -> Resolution:
+    """Answer a promise, unless somebody was first; what it ended with."""
+    stream = TurnScope.parse(key.scope).stream
+    await store.promise(PromiseState(id=key.key_id, stream=stream))
+    answered = await store.resolve(key.key_id, resolution, now=now)
+    return answered.resolution if isinstance(answered, AlreadyResolved) else resolution
+
+
+async def cancel_all(store: Store, keys: Iterable[AwaitEventKey], *, now: int) -> None:
+    """Nobody waits for these any more: whoever answers now is told so."""
+    for key in keys:
+        await resolve(store, key, Cancelled(), now=now)
+
+
+class Lounge:
+    """The turns that wait in memory: a few, for a while. Whoever comes when it is full makes the oldest leave."""
+
+    def __init__(self, seats: int, patience_s: float) -> None:
+        self.patience_s = patience_s
+        self._seats = seats
+        self._sitting: dict[object, Callable[[], None]] = {}
+
+    def sit(self, guest: object, hurry: Callable[[], None]) -> None:
+        """Take a seat; `hurry` is called when it is needed for somebody else."""
+        self._sitting[guest] = hurry
+        if len(self._sitting) > self._seats:
+            oldest = next(iter(self._sitting))
+            self._sitting.pop(oldest)()
+
+    def close(self) -> None:
+        """Nobody waits in memory any more."""
+        self.patience_s = 0.0
+        for hurry in tuple(self._sitting.values()):
+            hurry()
+
+    def leave(self, guest: object) -> None:
+        """Give the seat up."""
+        self._sitting.pop(guest, None)

@@ -1,0 +1,737 @@
+"""Bodies that wait: steps, sleeps, events and completions, in memory and parked, on every store."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from uuid import UUID
+
+import pytest
+
+from perdure import Agent, Code, Error, OutcomeUnknown, Runtime, ToolContext, ToolError, Tuning, tool
+from perdure.codec import Json
+from perdure.effects.promises import to_text
+from perdure.models.scripted import ScriptedModel, call, calls, say
+from perdure.runtime.runtime import Runtime as AnyRuntime
+from perdure.runtime.session import Session
+from perdure.store.protocol import Accepted, AlreadyResolved
+from perdure.tools.durable import EventFailed, EventTimedOut, StepFailed
+from perdure.vocab.messages import Message, ToolResult
+from perdure.vocab.outcomes import PendingCompletion
+from perdure.vocab.promises import AwaitEventKey, Cancelled, Err, Ok, TimedOut
+from perdure.vocab.records import EffectSettled, EffectStarted
+from tests.scenarios.conftest import Desk, until
+
+HURRIED = Tuning(patience_s=0.0)
+
+
+def outputs(history: tuple[Message, ...]) -> list[Json]:
+    return [part.output for message in history for part in message.parts if isinstance(part, ToolResult)]
+
+
+async def parked(rt: AnyRuntime, session: Session) -> None:
+    """Until the session's turn is parked in the store and nothing of it is left in memory."""
+
+    async def is_parked() -> bool:
+        info = await rt.store.stream(session.stream)
+        return info is not None and info.parked and info.owner is None and not rt.has_in_hand(session.stream)
+
+    await until(is_parked)
+
+
+async def status(session: Session, wanted: str) -> None:
+    """Until the session says so of itself."""
+
+    async def says() -> bool:
+        return (await session.why()).status == wanted
+
+    await until(says)
+
+
+async def recorded(session: Session, mark: str) -> None:
+    """Until an effect has begun (`>id`) or ended (`<id>`)."""
+
+    async def there() -> bool:
+        return mark in await ids(session)
+
+    await until(there)
+
+
+async def ids(session: Session) -> list[str]:
+    found = (row.record for row in await session.rows())
+    return [
+        f"{'>' if isinstance(record, EffectStarted) else '<'}{record.id}"
+        for record in found
+        if isinstance(record, EffectStarted | EffectSettled)
+    ]
+
+
+# --- steps ------------------------------------------------------------------------------------------------------
+
+
+async def test_steps_are_recorded_in_order(desk: Desk) -> None:
+    @tool(effect="resumable")
+    async def publish(ctx: ToolContext, doc: str) -> str:
+        """Publish."""
+        page = await ctx.step("render", str.upper, doc)
+        return await ctx.step("upload", "url/{}".format, page)
+
+    rt = await desk.open(ScriptedModel(call("publish", doc="a"), say("ok")), publish)
+    session = await rt.session("s", agent="a")
+    await session.ask("go")
+    assert outputs(await session.history()) == ["url/A"]
+    assert await ids(session) == [
+        ">m1.1", "<m1.1", ">c1.0.1", ">c1.0/step:render", "<c1.0/step:render", ">c1.0/step:upload",
+        "<c1.0/step:upload", "<c1.0.1", ">m2.1", "<m2.1",
+    ]  # fmt: skip
+
+
+async def test_a_parked_body_is_entered_again_and_its_finished_steps_are_not_run_again(desk: Desk) -> None:
+    log: list[str] = []
+
+    def upload(text: str) -> str:
+        log.append("upload")
+        return f"published: {text}"
+
+    @tool(effect="resumable")
+    async def publish(ctx: ToolContext) -> str:
+        """Publish."""
+        log.append("enter")
+        await ctx.step("render", lambda: log.append("render"))
+        verdict = await ctx.event("reviewed")
+        return await ctx.step("upload", upload, verdict)
+
+    rt = await desk.open(ScriptedModel(call("publish"), say("ok")), publish, tuning=HURRIED)
+    session = await rt.session("s", agent="a")
+    sent = await session.send("go")
+    await parked(rt, session)
+    assert await session.resolve("reviewed", "fine") == Accepted()
+    await sent.result(5)
+    assert outputs(await session.history()) == ["published: fine"]
+    assert log == ["enter", "render", "enter", "upload"]
+
+
+async def test_an_answer_given_while_the_body_waits_in_memory_arrives_at_once(desk: Desk) -> None:
+    entered: list[int] = []
+
+    @tool(effect="resumable")
+    async def publish(ctx: ToolContext) -> object:
+        """Publish."""
+        entered.append(1)
+        return await ctx.event("reviewed")
+
+    rt = await desk.open(ScriptedModel(call("publish"), say("ok")), publish)
+    session = await rt.session("s", agent="a")
+    sent = await session.send("go")
+    await recorded(session, ">c1.0/event:reviewed")
+    await session.resolve("reviewed", {"by": "ann"})
+    await sent.result(5)
+    assert (outputs(await session.history()), entered) == ([{"by": "ann"}], [1])
+
+
+async def test_an_answer_given_before_the_wait_is_kept_for_it(desk: Desk) -> None:
+    gate = asyncio.Event()
+
+    @tool(effect="resumable")
+    async def publish(ctx: ToolContext) -> object:
+        """Publish."""
+        await gate.wait()
+        return await ctx.event("reviewed")
+
+    rt = await desk.open(ScriptedModel(call("publish"), say("ok")), publish, tuning=HURRIED)
+    other = await rt.session("t", agent="a")
+    later = await other.send("go")
+    await status(other, "running")
+    assert await other.resolve("reviewed", 1) == Accepted()
+    assert await other.resolve("reviewed", 2) == AlreadyResolved(Ok(value=1))
+    gate.set()
+    await later.result(5)
+    assert outputs(await other.history()) == [1]
+
+
+async def test_a_worker_elsewhere_carries_a_parked_body_on(desk: Desk) -> None:
+    @tool(effect="resumable")
+    async def publish(ctx: ToolContext) -> object:
+        """Publish."""
+        first = ctx.uuid()
+        await ctx.event("reviewed")
+        return [str(first), str(ctx.uuid())]
+
+    model = ScriptedModel(call("publish"), say("ok"))
+    rt = await desk.open(model, publish, tuning=HURRIED)
+    session = await rt.session("s", agent="a")
+    await session.send("go")
+    await parked(rt, session)
+    await rt.drain()
+    sender = await desk.open(model, publish, worker=False)
+    await (await sender.session("s")).resolve("reviewed")
+    other = await desk.open(model, publish, tuning=HURRIED)
+    there = await other.session("s", agent="a")
+    await status(there, "idle")
+    [[one, two]] = outputs(await there.history())
+    assert UUID(one) != UUID(two)
+
+
+async def test_the_time_and_chance_are_the_same_on_every_entry(desk: Desk) -> None:
+    seen: list[tuple[object, ...]] = []
+
+    @tool(effect="resumable")
+    async def look(ctx: ToolContext) -> None:
+        """Look."""
+        seen.append((ctx.now(), ctx.uuid(), ctx.random(), ctx.random()))
+        await ctx.event("go")
+
+    rt = await desk.open(ScriptedModel(call("look"), say("ok")), look, tuning=HURRIED)
+    session = await rt.session("s", agent="a")
+    sent = await session.send("go")
+    await parked(rt, session)
+    await session.resolve("go")
+    await sent.result(5)
+    assert len(seen) == 2
+    assert seen[0] == seen[1]
+    assert seen[0][2] != seen[0][3]
+
+
+async def test_a_failed_step_raises_the_same_live_and_on_replay(desk: Desk) -> None:
+    runs: list[str] = []
+    caught: list[tuple[str, str, str, str]] = []
+
+    def refuse() -> None:
+        runs.append("refuse")
+        raise ToolError("no such page", code="page_gone", retry_safe=True)
+
+    def crash() -> None:
+        runs.append("crash")
+        raise KeyError("secret")
+
+    @tool(effect="resumable")
+    async def publish(ctx: ToolContext) -> str:
+        """Publish."""
+        for name, fn in (("refuse", refuse), ("crash", crash)):
+            try:
+                await ctx.step(name, fn)
+            except StepFailed as failed:
+                caught.append((failed.step, failed.code, failed.message, failed.error_type))
+        await ctx.event("go")
+        return "done"
+
+    rt = await desk.open(ScriptedModel(call("publish"), say("ok")), publish, tuning=HURRIED)
+    session = await rt.session("s", agent="a")
+    sent = await session.send("go")
+    await parked(rt, session)
+    await session.resolve("go")
+    await sent.result(5)
+    assert runs == ["refuse", "crash"]
+    once = [
+        ("refuse", "page_gone", "no such page", "ToolError"),
+        ("crash", "internal_error", "An internal error occurred in the step", "KeyError"),
+    ]
+    assert caught == [*once, *once]
+
+
+async def test_a_step_that_does_not_know_how_it_ended_leaves_the_call_in_doubt(desk: Desk) -> None:
+    @tool(effect="resumable")
+    async def pay(ctx: ToolContext) -> None:
+        """Pay."""
+
+        def send() -> None:
+            raise OutcomeUnknown("502 from the bank")
+
+        await ctx.step("send", send)
+
+    rt = await desk.open(ScriptedModel(call("pay"), say("ok")), pay)
+    session = await rt.session("s", agent="a")
+    await session.ask("go")
+    [output] = outputs(await session.history())
+    assert output["code"] == "outcome_unknown"
+    assert "502 from the bank" in str(output["error"])
+
+
+async def test_changed_input_of_a_finished_step_ends_the_call_and_not_the_session(desk: Desk) -> None:
+    entries: list[int] = []
+    runs: list[int] = []
+
+    @tool(effect="resumable")
+    async def publish(ctx: ToolContext) -> str:
+        """Publish."""
+        entries.append(1)
+        with contextlib.suppress(Error):  # whatever a body does about it
+            await ctx.step("render", runs.append, len(entries))
+        await ctx.event("go")
+        return "published"
+
+    rt = await desk.open(ScriptedModel(call("publish"), say("ok")), publish, tuning=HURRIED)
+    session = await rt.session("s", agent="a")
+    sent = await session.send("go")
+    await parked(rt, session)
+    await session.resolve("go")
+    await sent.result(5)
+    [output] = outputs(await session.history())
+    assert output["code"] == "replay_mismatch"
+    assert "$.command.input[0]: 1 -> 2" in str(output["error"])
+    assert runs == [1]
+    again = await session.send("and now?")
+    await parked(rt, session)
+    await session.resolve("go")
+    assert (await again.result(5)).status == "finished"
+
+
+async def test_misuse_is_refused_before_anything_runs(desk: Desk) -> None:
+    refused: list[Code] = []
+    runs: list[str] = []
+
+    @tool(effect="resumable")
+    async def publish(ctx: ToolContext) -> None:
+        """Publish."""
+
+        async def attempt(name: str, *args: object) -> None:
+            try:
+                await ctx.step(name, lambda *_: runs.append(name), *args)
+            except Error as problem:
+                refused.append(problem.code)
+
+        await attempt("a")
+        await attempt("a")
+        await attempt(" ")
+        await attempt("b", {1, 2})
+        await attempt("c", {1: "one"})
+        await attempt("d", object())
+        await attempt("e", "x" * 600_000)
+        try:
+            await ctx.event("")
+        except Error as problem:
+            refused.append(problem.code)
+
+    rt = await desk.open(ScriptedModel(call("publish"), say("ok")), publish)
+    await (await rt.session("s", agent="a")).ask("go")
+    assert refused == [
+        Code.DURABLE_EFFECT_DUPLICATE_STEP_ID,
+        Code.DURABLE_EFFECT_EMPTY_STEP_ID,
+        Code.INVALID_JSON,
+        Code.INVALID_JSON,
+        Code.INVALID_JSON,
+        Code.INPUT_TOO_LARGE,
+        Code.DURABLE_EFFECT_EMPTY_EVENT_KEY,
+    ]
+    assert runs == ["a"]
+
+
+async def test_a_step_in_a_tool_that_is_not_resumable_names_the_fix(desk: Desk) -> None:
+    @tool
+    async def publish(ctx: ToolContext) -> None:
+        """Publish."""
+        await ctx.step("render", print)
+
+    rt = await desk.open(ScriptedModel(call("publish"), say("ok")), publish)
+    session = await rt.session("s", agent="a")
+    await session.ask("go")
+    [output] = outputs(await session.history())
+    assert output["code"] == "durable_effects_unavailable"
+    assert "publish is not resumable" in str(output["error"])
+
+
+async def test_a_retried_attempt_replays_the_steps_of_the_one_before(desk: Desk) -> None:
+    runs: list[str] = []
+
+    @tool(effect="resumable", retries=2)
+    async def publish(ctx: ToolContext) -> str:
+        """Publish."""
+        await ctx.step("render", runs.append, "render")
+        if ctx.attempt == 1:
+            raise ToolError("flaky", retry_safe=True)
+        return await ctx.step("upload", lambda: runs.append("upload") or "done")
+
+    rt = await desk.open(ScriptedModel(call("publish"), say("ok")), publish)
+    session = await rt.session("s", agent="a")
+    await session.ask("go")
+    assert (outputs(await session.history()), runs) == (["done"], ["render", "upload"])
+
+
+async def test_map_runs_one_step_per_item_and_keeps_their_order(desk: Desk) -> None:
+    runs: list[int] = []
+
+    async def double(n: int) -> int:
+        await asyncio.sleep(0.01 * (3 - n))
+        runs.append(n)
+        return 2 * n
+
+    @tool(effect="resumable")
+    async def work(ctx: ToolContext) -> list[int]:
+        """Work."""
+        first = await ctx.map("double", double, [1, 2, 3], key=lambda n: n)
+        await ctx.event("go")
+        return first
+
+    rt = await desk.open(ScriptedModel(call("work"), say("ok")), work, tuning=HURRIED)
+    session = await rt.session("s", agent="a")
+    sent = await session.send("go")
+    await parked(rt, session)
+    await session.resolve("go")
+    await sent.result(5)
+    assert outputs(await session.history()) == [[2, 4, 6]]
+    assert sorted(runs) == [1, 2, 3]
+
+
+async def test_steps_left_running_by_a_body_are_waited_for(desk: Desk) -> None:
+    done: list[str] = []
+
+    async def slow() -> None:
+        await asyncio.sleep(0.05)
+        done.append("slow")
+
+    async def fast() -> None:
+        raise ToolError("no")
+
+    @tool(effect="resumable")
+    async def work(ctx: ToolContext) -> None:
+        """Work."""
+        await asyncio.gather(ctx.step("slow", slow), ctx.step("fast", fast))
+
+    rt = await desk.open(ScriptedModel(call("work"), say("ok")), work)
+    session = await rt.session("s", agent="a")
+    await session.ask("go")
+    assert done == ["slow"]
+    assert (await ids(session)).index("<c1.0/step:slow") < (await ids(session)).index("<c1.0.1")
+
+
+# --- sleeps and events ------------------------------------------------------------------------------------------
+
+
+async def test_a_sleep_ends_where_it_would_have_ended_without_the_restart(desk: Desk) -> None:
+    @tool(effect="resumable")
+    async def nap(ctx: ToolContext) -> str:
+        """Nap."""
+        await ctx.sleep("short", "400ms")
+        return "woken"
+
+    model = ScriptedModel(call("nap"), say("ok"))
+    rt = await desk.open(model, nap, tuning=HURRIED)
+    session = await rt.session("s", agent="a")
+    await session.send("go")
+    await parked(rt, session)
+    await rt.drain()
+    other = await desk.open(model, nap, tuning=HURRIED)
+    there = await other.session("s", agent="a")
+    await status(there, "idle")
+    assert outputs(await there.history()) == ["woken"]
+    [started] = [
+        row for row in await there.rows() if isinstance(row.record, EffectStarted) and "sleep" in row.record.id
+    ]
+    [settled] = [
+        row for row in await there.rows() if isinstance(row.record, EffectSettled) and "sleep" in row.record.id
+    ]
+    assert isinstance(started.record, EffectStarted)
+    assert started.record.due_at == started.at + 400
+    assert settled.at >= started.at + 400
+    assert await other.store.next_due() is None
+
+
+async def test_an_event_ends_as_it_was_answered(desk: Desk) -> None:
+    caught: list[tuple[str, str]] = []
+
+    @tool(effect="resumable")
+    async def ask(ctx: ToolContext) -> None:
+        """Ask."""
+        for name, timeout in (("refused", None), ("late", "50ms")):
+            try:
+                await ctx.event(name, timeout=timeout)
+            except EventFailed as failed:
+                caught.append((type(failed).__name__, failed.code))
+
+    rt = await desk.open(ScriptedModel(call("ask"), say("ok")), ask, tuning=HURRIED)
+    session = await rt.session("s", agent="a")
+    sent = await session.send("go")
+    await parked(rt, session)
+    await session.resolve("refused", error=Err(code="no_budget", message="not this year"))
+    await sent.result(5)
+    once = [("EventFailed", "no_budget"), ("EventTimedOut", "durable_effect_event_timeout")]
+    assert caught[-2:] == once
+    assert EventTimedOut.__mro__[1] is EventFailed
+    with pytest.raises(Error) as unknown:
+        await session.resolve("late", "too late")
+    assert unknown.value.code is Code.AWAIT_EVENT_UNKNOWN_OR_REVOKED
+
+
+async def test_an_event_of_a_cancelled_turn_is_over_for_everybody(desk: Desk) -> None:
+    keys: list[AwaitEventKey] = []
+
+    @tool(effect="resumable")
+    async def ask(ctx: ToolContext) -> None:
+        """Ask."""
+        keys.append(await ctx.external_event_key("reviewed"))
+        await ctx.step("send", lambda: None)
+        await ctx.await_event_json(keys[0])
+
+    rt = await desk.open(ScriptedModel(call("ask"), say("ok")), ask, tuning=HURRIED)
+    session = await rt.session("s", agent="a")
+    sent = await session.send("go")
+    await parked(rt, session)
+    assert await session.cancel() == "requested"
+    result = await sent.result(5)
+    assert (result.status, result.reason) == ("stopped", "cancelled")
+    assert await rt.resolve(keys[0], 1) == AlreadyResolved(Cancelled())
+    [output] = outputs(await session.history())
+    assert output["code"] == "tool_cancelled"
+
+
+async def test_a_key_works_from_anywhere_and_a_forged_one_nowhere(desk: Desk) -> None:
+    keys: list[AwaitEventKey] = []
+
+    @tool(effect="resumable")
+    async def ask(ctx: ToolContext) -> object:
+        """Ask."""
+        key = await ctx.external_event_key("reviewed")
+        assert key == await ctx.external_event_key("reviewed")
+        keys.append(key)
+        return await ctx.await_event_json(key)
+
+    rt = await desk.open(ScriptedModel(call("ask"), say("ok")), ask, tuning=HURRIED)
+    session = await rt.session("s", agent="a")
+    sent = await session.send("go")
+    await parked(rt, session)
+    sender = await desk.open(ScriptedModel(), worker=False)
+    text = to_text(keys[0])
+    for forged in (text[:-8] + "AAAAAAAA", "nonsense", "", text.replace("e", "f", 1)):
+        with pytest.raises(Error) as refused:
+            await sender.resolve(forged, 0)
+        assert refused.value.code is Code.AWAIT_EVENT_UNKNOWN_OR_REVOKED
+    assert await sender.resolve(text, "yes") == Accepted()
+    assert await sender.resolve(text, "no") == AlreadyResolved(Ok(value="yes"))
+    await sent.result(5)
+    assert outputs(await session.history()) == ["yes"]
+    assert keys[0].signature not in str([row.data for row in await session.rows()])
+
+
+async def test_an_event_nobody_awaits_any_more_is_over(desk: Desk) -> None:
+    keys: list[AwaitEventKey] = []
+    go = asyncio.Event()
+
+    @tool(effect="resumable")
+    async def race(ctx: ToolContext) -> str:
+        """Race."""
+        keys.append(await ctx.external_event_key("slow"))
+        slow = asyncio.ensure_future(ctx.event("slow"))
+        await ctx.sleep("short", "20ms")
+        assert not slow.done()
+        return "gave up"
+
+    @tool(effect="pure")
+    async def hold() -> None:
+        """Hold."""
+        await go.wait()
+
+    rt = await desk.open(ScriptedModel(calls(call("race"), call("hold")), say("ok")), race, hold)
+    session = await rt.session("s", agent="a")
+    sent = await session.send("go")
+    await recorded(session, "<c1.0.1")
+    assert await rt.resolve(keys[0], 1) == AlreadyResolved(Cancelled())
+    go.set()
+    await sent.result(5)
+
+
+async def test_an_input_queues_behind_a_parked_turn(desk: Desk) -> None:
+    entries: list[int] = []
+
+    @tool(effect="resumable")
+    async def ask(ctx: ToolContext) -> None:
+        """Ask."""
+        entries.append(1)
+        await ctx.event("go")
+
+    rt = await desk.open(ScriptedModel(call("ask"), say("ok")), ask, tuning=HURRIED)
+    session = await rt.session("s", agent="a")
+    first = await session.send("one")
+    await parked(rt, session)
+    second = await session.send("two")
+    await parked(rt, session)
+    await asyncio.sleep(0.6)  # two scans of the worker: a queued input must not make it enter the body again and again
+    assert entries == [1]
+    await session.resolve("go")
+    assert (await first.result(5)).status == "finished"
+    await parked(rt, session)
+    await session.resolve("go")
+    assert (await second.result(5)).status == "finished"
+
+
+async def test_a_body_that_swallows_everything_is_parked_all_the_same(desk: Desk) -> None:
+    cleaned: list[str] = []
+
+    @tool(effect="resumable")
+    async def stubborn(ctx: ToolContext) -> object:
+        """Be stubborn."""
+        try:
+            return await ctx.event("go")
+        except BaseException:  # noqa: BLE001 - the point of this test
+            try:
+                await ctx.step("more", cleaned.append, "never")
+            except BaseException:  # noqa: BLE001
+                cleaned.append("refused")
+            return "not an outcome"
+        finally:
+            cleaned.append("finally")
+
+    rt = await desk.open(ScriptedModel(call("stubborn"), say("ok")), stubborn, tuning=HURRIED)
+    session = await rt.session("s", agent="a")
+    sent = await session.send("go")
+    await parked(rt, session)
+    assert cleaned == ["refused", "finally"]
+    await session.resolve("go", "answer")
+    await sent.result(5)
+    assert outputs(await session.history()) == ["answer"]
+
+
+async def test_a_body_in_a_task_group_parks_and_resumes(desk: Desk) -> None:
+    @tool(effect="resumable")
+    async def both(ctx: ToolContext) -> list[object]:
+        """Both."""
+        async with asyncio.TaskGroup() as group:
+            one, two = group.create_task(ctx.event("one")), group.create_task(ctx.event("two"))
+        return [one.result(), two.result()]
+
+    rt = await desk.open(ScriptedModel(call("both"), say("ok")), both, tuning=HURRIED)
+    session = await rt.session("s", agent="a")
+    sent = await session.send("go")
+    await parked(rt, session)
+    await session.resolve("two", 2)
+    await asyncio.sleep(0.1)
+    await parked(rt, session)
+    await session.resolve("one", 1)
+    await sent.result(5)
+    assert outputs(await session.history()) == [[1, 2]]
+
+
+async def test_a_parallel_once_call_keeps_the_turn_in_memory_until_it_is_settled(desk: Desk) -> None:
+    go = asyncio.Event()
+    charged: list[int] = []
+
+    @tool
+    async def charge() -> str:
+        """Charge."""
+        charged.append(1)
+        await go.wait()
+        return "charged"
+
+    @tool(effect="resumable")
+    async def ask(ctx: ToolContext) -> object:
+        """Ask."""
+        return await ctx.event("go")
+
+    rt = await desk.open(ScriptedModel(calls(call("ask"), call("charge")), say("ok")), ask, charge, tuning=HURRIED)
+    session = await rt.session("s", agent="a")
+    sent = await session.send("go")
+    await recorded(session, ">c1.0/event:go")
+    await asyncio.sleep(0.1)
+    assert charged == [1]
+    info = await rt.store.stream(session.stream)
+    assert info is not None
+    assert not info.parked
+    go.set()
+    await parked(rt, session)
+    await session.resolve("go", "yes")
+    await sent.result(5)
+    assert (outputs(await session.history()), charged) == (["yes", "charged"], [1])
+
+
+async def test_closing_a_runtime_does_not_wait_for_those_who_wait(desk: Desk) -> None:
+    @tool(effect="resumable")
+    async def ask(ctx: ToolContext) -> None:
+        """Ask."""
+        await ctx.event("go")
+
+    model = ScriptedModel(call("ask"), say("ok"))
+    rt = Runtime(desk.new_store(), agents=[Agent("a", model=model, tools=[ask])], tuning=Tuning(drain_s=30))
+    async with rt, asyncio.timeout(5):
+        session = await rt.session("s", agent="a")
+        await session.send("go")
+        await recorded(session, ">c1.0/event:go")
+        await rt.drain()
+        info = await rt.store.stream(session.stream)
+        assert info is not None
+        assert info.parked
+
+
+# --- completions ------------------------------------------------------------------------------------------------
+
+
+async def test_a_pending_call_ends_as_somebody_outside_tells(desk: Desk) -> None:
+    keys: dict[int, AwaitEventKey] = {}
+
+    @tool
+    async def order(ctx: ToolContext, n: int) -> PendingCompletion:
+        """Order."""
+        keys[n] = await ctx.completion_key()
+        assert await ctx.completion_key() == keys[n]
+        return ctx.pending()
+
+    model = ScriptedModel(calls(call("order", n=1), call("order", n=2)), say("ok"))
+    rt = await desk.open(model, order, tuning=HURRIED)
+    session = await rt.session("s", agent="a")
+    sent = await session.send("go")
+    await parked(rt, session)
+    assert keys[1] != keys[2]
+    assert await rt.resolve(keys[2], error=Err(code="sold_out", message="none left")) == Accepted()
+    assert await rt.resolve(keys[1], {"order": 7}) == Accepted()
+    await sent.result(5)
+    assert outputs(await session.history()) == [{"order": 7}, {"error": "none left", "code": "sold_out"}]
+
+
+async def test_a_pending_call_that_nobody_completes_in_time(desk: Desk) -> None:
+    keys: list[AwaitEventKey] = []
+
+    @tool
+    async def order(ctx: ToolContext) -> PendingCompletion:
+        """Order."""
+        keys.append(await ctx.completion_key())
+        return ctx.pending(deadline="100ms")
+
+    rt = await desk.open(ScriptedModel(call("order"), say("ok")), order, tuning=HURRIED)
+    session = await rt.session("s", agent="a")
+    await (await session.send("go")).result(5)
+    [output] = outputs(await session.history())
+    assert output["code"] == "tool_completion_timeout"
+    assert await rt.resolve(keys[0], 1) == AlreadyResolved(TimedOut())
+
+
+async def test_silence_may_end_the_turn(desk: Desk) -> None:
+    @tool
+    async def order(ctx: ToolContext) -> PendingCompletion:
+        """Order."""
+        await ctx.completion_key()
+        return ctx.pending(deadline="50ms", on_timeout="fail_turn")
+
+    rt = await desk.open(ScriptedModel(call("order"), say("never said")), order, tuning=HURRIED)
+    session = await rt.session("s", agent="a")
+    for text in ("go", "again"):
+        result = await (await session.send(text)).result(5)
+        assert (result.status, result.reason, result.text) == ("stopped", "completion_timeout", "")
+
+
+async def test_pending_without_a_key_is_a_failure(desk: Desk) -> None:
+    @tool
+    async def order(ctx: ToolContext) -> PendingCompletion:
+        """Order."""
+        return ctx.pending()
+
+    rt = await desk.open(ScriptedModel(call("order"), say("ok")), order)
+    session = await rt.session("s", agent="a")
+    await session.ask("go")
+    [output] = outputs(await session.history())
+    assert output["code"] == "pending_tool_missing_completion_key"
+
+
+async def test_a_pending_call_of_a_cancelled_turn_is_over(desk: Desk) -> None:
+    keys: list[AwaitEventKey] = []
+
+    @tool
+    async def order(ctx: ToolContext) -> PendingCompletion:
+        """Order."""
+        keys.append(await ctx.completion_key())
+        return ctx.pending()
+
+    rt = await desk.open(ScriptedModel(call("order"), say("ok")), order, tuning=HURRIED)
+    session = await rt.session("s", agent="a")
+    sent = await session.send("go")
+    await parked(rt, session)
+    await session.cancel()
+    assert (await sent.result(5)).reason == "cancelled"
+    assert await rt.resolve(keys[0], 1) == AlreadyResolved(Cancelled())
