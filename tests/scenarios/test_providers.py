@@ -45,7 +45,7 @@ class Weather(ToolProvider):
         return self.manifests
 
     def resolve_contract(self, name: str) -> ToolContract | None:
-        manifest = self.resolve_manifest(name)
+        manifest = next((one for one in self.manifests if one.name == name), None)
         schema = self.schemas.get(name)
         return manifest.contract(schema) if manifest and schema else None
 
@@ -147,6 +147,24 @@ async def test_a_provider_that_fails_costs_its_own_tools_and_nothing_else(
     assert found[0].output["code"] == "tool_unavailable"
     assert found[1].output == "yes"
     assert "cannot list its tools" in caplog.text
+
+
+async def test_a_provider_that_is_away_for_a_moment_is_asked_again(desk: Desk) -> None:
+    class Flaky(Weather):
+        asked = 0
+
+        def resolve_manifest(self, name: str) -> ToolManifest | None:
+            self.asked += 1
+            if self.asked <= 2:
+                raise ConnectionError("secret address")
+            return super().resolve_manifest(name)
+
+    retry = RetryPolicy(kind="safe", max_attempts=3, base_delay_ms=1)
+    offer = Flaky(ToolManifest(name="look", durability=Durability(retry=retry)))
+    found = await asked(await desk.open(ScriptedModel(call("look", city="Rome"), say("ok")), offer))
+    assert found[0].output == "look in Rome"
+    assert offer.asked == 3
+    assert len(offer.ran) == 1
 
 
 async def test_what_a_provider_raises_is_judged_like_what_a_tool_raises(desk: Desk) -> None:

@@ -112,7 +112,7 @@ class DispatchClient:
             session_id=parent.session_id,
             call_id=call.call_id,
             turn_context=parent.turn_context,
-            deps=parent.given,
+            given=parent.given,
             sessions=parent.clients.sessions,
         )
         try:

@@ -537,7 +537,7 @@ class TurnDriver:
             session_id=self._where.session,
             call_id=item.call.id,
             turn_context=site.turn_context,
-            deps=self._around.deps.at_hand,
+            given=self._around.deps.at_hand,
             sessions=self._around.clients(site).sessions,
         )
 

@@ -37,9 +37,15 @@ def violations(schema: Json, args: Json) -> str:
 
 
 def problem_of(schema: Json) -> str | None:
-    """Why this is not a schema for the arguments of a tool; None if it is one."""
+    """Why this is not a schema for the arguments of a tool; None if it is one. Looked at once per content."""
+    return _problem(codec.canonical(schema))
+
+
+@lru_cache(maxsize=512)
+def _problem(canonical: bytes) -> str | None:
     from jsonschema import Draft202012Validator, SchemaError
 
+    schema: Json = codec.decode(canonical)
     if not isinstance(schema, dict) or cast("dict[str, Json]", schema).get("type") != "object":
         return "it is not a JSON schema of type object"
     try:

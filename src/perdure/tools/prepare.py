@@ -18,8 +18,10 @@ from perdure.codec import Json
 from perdure.ids import CallId, SessionId
 from perdure.tools.clients.sessions import Sessions, SessionSnapshot
 from perdure.tools.clients.turn import TurnContext
+from perdure.tools.context import NOT_GIVEN
 from perdure.tools.errors import ToolError
 from perdure.tools.results import Unstorable, keep
+from perdure.tools.services import missing
 from perdure.vocab.effects import PreparedToolCall
 from perdure.vocab.outcomes import Failed, Failure, Success
 from perdure.vocab.tools import ToolDefinition
@@ -41,8 +43,15 @@ class ToolPrepareContext:
     session_id: SessionId
     call_id: CallId | None = None
     turn_context: TurnContext = field(default_factory=TurnContext)
-    deps: object = field(default=None, repr=False)
+    given: object = field(default=NOT_GIVEN, repr=False)
     sessions: Sessions | None = field(default=None, repr=False)
+
+    @property
+    def deps(self) -> Json:
+        """What the application gave its tools to work with (`Runtime(..., deps=...)`)."""
+        if self.given is NOT_GIVEN:
+            raise missing("deps")
+        return self.given
 
     def plugin_input(self, plugin_id: str, type: type[T]) -> T | None:
         """What the host said to one plugin with this turn's input; None if nothing of that shape."""
@@ -62,10 +71,7 @@ class ToolPrepareContext:
 
     def _sessions(self) -> Sessions:
         if self.sessions is None:
-            raise ToolError(
-                "The preparation asks for the session, and there is no such service here",
-                code="service_unavailable",
-            )
+            raise missing("sessions")
         return self.sessions
 
 

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, TypeAlias
 
 from perdure.errors import Code, Error
-from perdure.tools.catalog import Catalog, Member, Runnable
+from perdure.tools.catalog import Catalog, Member, Runnable, is_callable
 from perdure.tools.decorator import AnyTool, Tool
 from perdure.tools.objects import SomeTool, ToolObject, as_tool
-from perdure.tools.provider import ProvidedTool, ToolProvider, check_manifest, check_provider
+from perdure.tools.provider import ProvidedTool, ToolProvider, check_manifest, check_provider, has_hook
 from perdure.tools.read_result import read_result
 from perdure.vocab.effects import PreparedToolCall
 from perdure.vocab.messages import ToolCall
 from perdure.vocab.outcomes import Failure
-from perdure.vocab.tools import Durability, ToolContract
+from perdure.vocab.tools import Durability, ToolContract, ToolManifest
 
 if TYPE_CHECKING:
     from perdure.tools.registry import ToolRegistry
@@ -66,7 +66,7 @@ class Toolbox:
     @property
     def catalog(self) -> Catalog:
         """The tools as they are now. Providers are asked again every time."""
-        return self._fixed if not self._has_providers else Catalog(self._members())
+        return Catalog(self._members()) if self._providers else self._fixed
 
     @cached_property
     def registry(self) -> ToolRegistry:
@@ -76,8 +76,17 @@ class Toolbox:
         return ToolRegistry(source for source in self._sources if isinstance(source, Tool))
 
     @cached_property
-    def _has_providers(self) -> bool:
-        return any(not isinstance(source, Tool) for source in self._sources)
+    def _own(self) -> Mapping[str, AnyTool]:
+        return {source.name: source for source in self._sources if isinstance(source, Tool)}
+
+    @cached_property
+    def _providers(self) -> tuple[ToolProvider, ...]:
+        return tuple(source for source in self._sources if not isinstance(source, Tool))
+
+    @cached_property
+    def _reads_on(self) -> bool:
+        """Whether the application has its own tool of the name by which a model reads on in long results."""
+        return read_result.name in self._own
 
     @cached_property
     def _fixed(self) -> Catalog:
@@ -87,10 +96,11 @@ class Toolbox:
         seen: set[str] = set()
         for source in self._sources:
             for member in _members_of(source):
-                if member.manifest.name in seen:
-                    logger.error("%s offers a second tool %s", type(source).__name__, member.manifest.name)
+                name = member.manifest.name
+                if name in seen or (name in self._own and member.tool is not self._own[name]):
+                    logger.error("%s offers a second tool %s", type(source).__name__, name)
                     continue
-                seen.add(member.manifest.name)
+                seen.add(name)
                 yield member
 
     def __iter__(self) -> Iterator[Runnable]:
@@ -99,14 +109,31 @@ class Toolbox:
     @property
     def has_hooks(self) -> bool:
         """Whether a provider here prepares calls, and so must be asked before they begin."""
-        return any(isinstance(one, ProvidedTool) and one.prepares for one in self)
+        return any(has_hook(provider) for provider in self._providers)
 
     def __len__(self) -> int:
         return len(self.catalog.members)
 
     def get(self, name: str) -> Runnable | None:
-        """The tool of that name."""
-        return self.catalog.get(name)
+        """The tool of that name, if it can be called."""
+        return self._find(name)[0]
+
+    def _find(self, name: str) -> tuple[Runnable | None, bool]:
+        """The tool of that name, and whether a provider that could have it failed to say so."""
+        if own := self._own.get(name):
+            return own, False
+        failed = False
+        for provider in self._providers:
+            try:
+                manifest = provider.resolve_manifest(name)
+                member = _member(provider, manifest) if manifest else None
+            except Exception:
+                logger.exception("%s cannot say whether it has the tool %s", type(provider).__name__, name)
+                failed = True
+            else:
+                if member is not None:
+                    return (member.tool if is_callable(member.manifest) else None), failed
+        return None, failed
 
     def contracts(self) -> tuple[ToolContract, ...]:
         """What a turn captures.
@@ -123,15 +150,17 @@ class Toolbox:
 
         `sealed` is the call as a provider's hook prepared it, now or before a crash: its arguments count.
         """
-        catalog = self.catalog
         if call.malformed is not None:
-            return _malformed(call, catalog.names)
+            return _malformed(call, self.catalog.names)
         if captured is None and call.name == read_result.name:
             captured, current = read_result.contract, read_result
         elif captured is None:
+            catalog = self.catalog
             return _no_contract(call.name) if catalog.without_contract(call.name) else _unavailable(call.name, catalog)
         else:
-            current = catalog.get(call.name)
+            current, failed = self._find(call.name)
+            if failed and (current is None or current.contract != captured):
+                return _provider_failed(call.name)
         if current is None:
             return Failure(
                 code="tool_removed",
@@ -142,8 +171,7 @@ class Toolbox:
             return _other_id(captured, current.contract)
         bound = current.bind(sealed.args if sealed else call.args)
         if not isinstance(bound, Failure):
-            own = read_result.name in catalog.members
-            return Prepared(tool=current, arguments=bound, contract=captured, readable=not own)
+            return Prepared(tool=current, arguments=bound, contract=captured, readable=not self._reads_on)
         if bound.code == "invalid_tool_args" and captured.arguments_digest != current.contract.arguments_digest:
             return Failure(
                 code="tool_contract_changed",
@@ -188,11 +216,23 @@ def _members_of(source: AnyTool | ToolProvider) -> Iterator[Member]:
         return
     for manifest in manifests:
         try:
-            contract = check_manifest(source, manifest)
+            yield _member(source, manifest)
         except Exception:
             logger.exception("the tool %s is left out for now", manifest.name)
-            continue
-        yield Member(manifest, ProvidedTool(source, manifest, contract) if contract else None)
+
+
+def _member(provider: ToolProvider, manifest: ToolManifest) -> Member:
+    contract = check_manifest(provider, manifest)
+    return Member(manifest, ProvidedTool(provider, manifest, contract) if contract else None)
+
+
+def _provider_failed(name: str) -> Failure:
+    return Failure(
+        code="tool_provider_failed",
+        message=f"The tool {name} cannot be reached at the moment; it was not run",
+        failure_class="unavailable",
+        retry_safe=True,
+    )
 
 
 def _unavailable(name: str, catalog: Catalog) -> Failure:

@@ -74,6 +74,9 @@ async def test_a_preparation_without_a_session_says_so() -> None:
         with pytest.raises(ToolError) as caught:
             await ask()
         assert caught.value.code == "service_unavailable"
+    with pytest.raises(ToolError, match="Deps"):
+        _ = ctx.deps
+    assert ToolPrepareContext(session_id=SessionId("s"), given=7).deps == 7
 
 
 def test_a_provider_needs_its_three_methods() -> None:
@@ -132,7 +135,7 @@ def test_a_provider_may_change_its_tools_while_it_is_used() -> None:
     assert [one.name for one in box.contracts()] == ["look", "look_at"]
     offer.manifests = (ASK, LOOK, ToolManifest(name="look_at"))
     assert [one.name for one in box.contracts()] == ["ask", "look", "look_at"]
-    assert box.get("look_at") is not look_at, "the first of a name has it"
+    assert box.get("look_at") is look_at, "a tool of the program keeps its name"
 
 
 @tool
