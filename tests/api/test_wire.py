@@ -305,6 +305,10 @@ TOOL_OUTPUTS: list[tuple[o.ToolOutput, str]] = [
         '{"status":"success","value":1,"spilled":{"hash":"h1","media_type":"image/png","size":3}}',
     ),
     (
+        o.Success(images=(REF,), connection_required="github"),
+        '{"status":"success","images":[{"hash":"h1","media_type":"image/png","size":3}],"connection_required":"github"}',
+    ),
+    (
         o.Failed(failure=o.Failure(code="x", message="m")),
         '{"status":"failure","failure":{"code":"x","message":"m"}}',
     ),

@@ -137,7 +137,8 @@ async def test_pictures_are_stored_once_and_stand_behind_their_result(desk: Desk
         """Draw nothing."""
         return ToolExecutionResult.success_with_images({"width": 0}, [])
 
-    rt = await desk.open(ScriptedModel(calls(call("draw"), call("blank")), say("ok")), draw, blank)
+    model = ScriptedModel(calls(call("draw"), call("blank")), say("ok"))
+    rt = await desk.open(model, draw, blank)
     await asked(rt)
     drawn, nothing = sorted(await outputs(rt), key=lambda output: -len(output.images))
     (ref,) = drawn.images
@@ -148,6 +149,7 @@ async def test_pictures_are_stored_once_and_stand_behind_their_result(desk: Desk
     parts = tool_parts(await rt.existing("s").history())
     assert [type(part) for part in parts] == [ToolResult, Image, ToolResult]
     assert parts[1] == Image(ref=ref)
+    assert model.requests[-1].attachments == {ref.hash: PIXEL}, "the model sees the picture in the same turn"
 
 
 @pytest.mark.parametrize(
@@ -234,7 +236,7 @@ async def test_a_tool_reads_the_conversation_the_session_and_its_siblings(desk: 
         seen["beyond"] = await ctx.message_retriever.get(99)
         seen["last"] = await ctx.message_retriever.load(last=1)
         found = await ctx.session_store.get_session(ctx.session_id)
-        seen["session"] = found and (found.id, found.agent, found.tenant)
+        seen["session"] = found and (found.id, found.agent, found.tenant, found.title, found.tags)
         seen["nobody"] = await ctx.session_store.get_session(SessionId("nobody"))
         seen["tools"] = [one.name for one in ctx.visible_tools()]
         seen["narrow"] = [one.name for one in ctx.with_services(visible_tool_names=frozenset({"echo"})).visible_tools()]
@@ -249,7 +251,7 @@ async def test_a_tool_reads_the_conversation_the_session_and_its_siblings(desk: 
     assert first.role == "user"
     assert seen["beyond"] is None
     assert isinstance(seen["last"], tuple)
-    assert seen["session"] == ("s", "a", "default")
+    assert seen["session"] == ("s", "a", "default", "", ())
     assert seen["nobody"] is None
     assert seen["tools"] == ["look", "echo"]
     assert seen["narrow"] == ["echo"]

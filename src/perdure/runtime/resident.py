@@ -356,9 +356,10 @@ class Resident:
         try:
             return (await store.blob(ref.hash, stream=self.stream)).data
         except Error as problem:
-            if problem.code is not Code.BLOB_UNKNOWN or self._owned.settled:
+            if problem.code is not Code.BLOB_UNKNOWN:
                 raise
-        await self._owned.durable()  # a result of this very turn: its bytes are still on their way
+        # A result of this very turn, perhaps: its bytes were on their way, and may have arrived since we looked.
+        await self._owned.durable()
         return (await store.blob(ref.hash, stream=self.stream)).data
 
     def _around(self, agent: Agent, turn: Turn, deps: TurnDeps) -> Surroundings:

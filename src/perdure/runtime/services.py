@@ -74,7 +74,7 @@ class StoredSessions:
         info = await self.store.stream(session_stream(self.tenant, session_id))
         if info is None:
             return None
-        return SessionInfo(session_id, info.tenant, info.agent, info.created_at, info.updated_at)
+        return SessionInfo(session_id, info.tenant, info.agent, info.created_at, info.updated_at, info.title, info.tags)
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,6 +35,8 @@ class SessionInfo:
     agent: str
     created_at: int
     updated_at: int
+    title: str = ""
+    tags: tuple[str, ...] = ()
 
 
 class SessionStore(Protocol):
