@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+from random import Random
+from typing import cast
 
 import pytest
 from hypothesis import given
@@ -82,6 +84,58 @@ def test_the_standard_library_reads_the_same_value(value: Json) -> None:
 @given(st.dictionaries(st.text(), st.integers(), min_size=2, max_size=6))
 def test_the_order_of_keys_does_not_matter(value: dict[str, int]) -> None:
     assert canonical(dict(reversed(value.items()))) == canonical(value)
+
+
+def _shuffled(value: Json, random: Random) -> Json:
+    """The same value, the keys of every object in it in another order."""
+    if isinstance(value, dict):
+        pairs = [(key, _shuffled(inner, random)) for key, inner in cast("dict[str, Json]", value).items()]
+        random.shuffle(pairs)
+        return dict(pairs)
+    return [_shuffled(one, random) for one in cast("list[Json]", value)] if isinstance(value, list) else value
+
+
+@given(JSON_VALUES, st.randoms(use_true_random=False))
+def test_the_order_of_keys_does_not_matter_at_any_depth(value: Json, random: Random) -> None:
+    assert canonical(_shuffled(value, random)) == canonical(value)
+    assert digest(_shuffled(value, random)) == digest(value)
+
+
+@given(JSON_VALUES)
+def test_canonical_json_is_its_own_canonical_form(value: Json) -> None:
+    """Stored, read and encoded again, by any process: the same bytes."""
+    once = canonical(value)
+    assert canonical(decode(once)) == once
+    assert canonical(to_json(value)) == once
+    assert canonical(decode(encode(value))) == once
+
+
+def _typed(value: Json) -> Json:
+    """Python takes 1, 1.0 and True for equal, and 0.0 for -0.0; JSON text does not."""
+    if isinstance(value, dict):
+        return {key: _typed(inner) for key, inner in cast("dict[str, Json]", value).items()}
+    if isinstance(value, list):
+        return [_typed(one) for one in cast("list[Json]", value)]
+    return (type(value).__name__, repr(value))
+
+
+@given(JSON_VALUES, JSON_VALUES, st.randoms(use_true_random=False))
+def test_two_values_have_one_canonical_form_only_if_they_are_equal(one: Json, other: Json, random: Random) -> None:
+    for left, right in ((one, other), (one, _shuffled(one, random)), ([one], one), ({"a": one}, {"a": other})):
+        assert (canonical(left) == canonical(right)) == (_typed(left) == _typed(right))
+
+
+WITHOUT_FLOATS: st.SearchStrategy[Json] = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=12,
+)
+
+
+@given(WITHOUT_FLOATS)
+def test_the_standard_library_writes_the_same_bytes(value: Json) -> None:
+    """An encoder that is not ours agrees, so that anybody can check a fingerprint. (Floats are spelled differently.)"""
+    assert canonical(value).decode() == json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
 
 def test_bool_int_float_and_text_have_different_digests() -> None:

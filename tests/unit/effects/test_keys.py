@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from itertools import product
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from perdure.effects import keys
@@ -145,3 +145,118 @@ def test_kinds_of_process_keys_stay_apart(process: str, name: str) -> None:
         keys.process_signal(process, name, name),
     ]
     assert len(set(found)) == len(found)
+
+
+# --- any two effects, whatever their names
+
+HOSTILE = st.text(alphabet=":%/.3A2F5-a", min_size=1, max_size=6) | st.text(min_size=1, max_size=4) | TEXT
+NUMBERS = st.integers(0, 12)
+KINDS = st.sampled_from(list(EffectKind))
+
+
+def _turn_effect(tenant: str, session: str, turn: str, index: int, iteration: int, kind: EffectKind, n: str) -> str:
+    scope = Scope(session_id=session, turn_id=turn, turn_index=index, protocol_iteration=iteration)
+    return keys.turn_effect(Tenant(tenant), scope, kind, n)
+
+
+def _attempt(tenant: str, session: str, turn: str, index: int, iteration: int, call: str, attempt: int) -> str:
+    scope = Scope(session_id=session, turn_id=turn, turn_index=index, protocol_iteration=iteration)
+    return keys.tool_attempt(Tenant(tenant), scope, CallId(call), attempt)
+
+
+def _first_attempt(tenant: str, call: str) -> str:
+    return keys.tool_attempt(Tenant(tenant), SCOPE, CallId(call), 1)
+
+
+def _direct(tenant: str, session: str, turn: str, source: str, request: str) -> str:
+    return keys.direct_completion(Tenant(tenant), Scope(session_id=session, turn_id=turn), source, request)
+
+
+def made_by(maker: Callable[..., str], *names: st.SearchStrategy[object]) -> st.SearchStrategy[tuple[object, str]]:
+    """An effect, described, and its key."""
+    return st.tuples(*names).map(lambda drawn: ((maker, drawn), maker(*drawn)))
+
+
+OF_A_TURN = st.one_of(
+    made_by(_turn_effect, HOSTILE, HOSTILE, HOSTILE, NUMBERS, NUMBERS, KINDS, HOSTILE),
+    made_by(_attempt, HOSTILE, HOSTILE, HOSTILE, NUMBERS, NUMBERS, HOSTILE, NUMBERS),
+    made_by(_direct, HOSTILE, HOSTILE, HOSTILE, HOSTILE, HOSTILE),
+)
+OF_A_BODY = st.one_of(
+    made_by(keys.step, HOSTILE, HOSTILE, HOSTILE),
+    made_by(keys.awaited_event, HOSTILE, HOSTILE, HOSTILE),
+)
+OF_A_PROCESS = st.one_of(
+    made_by(keys.process_sleep, HOSTILE, NUMBERS),
+    made_by(keys.process_signal_wait, HOSTILE, HOSTILE, NUMBERS),
+    made_by(keys.process_signal, HOSTILE, HOSTILE, HOSTILE),
+    made_by(keys.process_event, HOSTILE, NUMBERS),
+    made_by(keys.process_terminal, HOSTILE, HOSTILE),
+    made_by(keys.process_cancel_request, HOSTILE, HOSTILE),
+)
+OF_CALLS = made_by(keys.tool_idempotency, HOSTILE, HOSTILE, HOSTILE, HOSTILE)
+
+
+@pytest.mark.parametrize(
+    "family", [OF_A_TURN, OF_A_BODY, OF_A_PROCESS, OF_CALLS], ids=["turn", "body", "process", "call"]
+)
+@settings(max_examples=300)
+@given(st.data())
+def test_any_two_effects_of_a_family_share_a_key_only_if_they_are_one(
+    family: st.SearchStrategy[tuple[object, str]], data: st.DataObject
+) -> None:
+    """Kinds apart as well: a hostile name cannot make a signal look like an end, or an attempt like a request."""
+    drawn = data.draw(st.lists(family, min_size=2, max_size=12))
+    described = dict(drawn)
+    assert len(set(described.values())) == len(described)
+
+
+@st.composite
+def twins(draw: st.DrawFn, components: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Two tuples that a careless key would write alike: one text with separators, taken apart in two ways."""
+    text = draw(st.text(alphabet=":%a", min_size=4, max_size=14)) + ":" * components
+    places = [at for at, letter in enumerate(text) if letter == ":"]
+
+    def apart() -> tuple[str, ...]:
+        cuts = sorted(draw(st.sets(st.sampled_from(places), min_size=components - 1, max_size=components - 1)))
+        ends = [*cuts, len(text)]
+        return tuple(text[begin:end] for begin, end in zip([0, *(cut + 1 for cut in cuts)], ends, strict=True))
+
+    return apart(), apart()
+
+
+@settings(max_examples=200)
+@given(twins(4), twins(3), twins(2))
+def test_names_that_only_differ_in_where_one_ends_and_the_next_begins(
+    four: tuple[tuple[str, ...], tuple[str, ...]],
+    three: tuple[tuple[str, ...], tuple[str, ...]],
+    two: tuple[tuple[str, ...], tuple[str, ...]],
+) -> None:
+    pairs: list[tuple[Callable[..., str], tuple[tuple[str, ...], tuple[str, ...]]]] = [
+        (keys.tool_idempotency, four),
+        (lambda *names: _direct("acme", *names), four),
+        (keys.step, three),
+        (keys.awaited_event, three),
+        (keys.process_signal, three),
+        (lambda *names: keys.child(PARENT, *names), three),
+        (keys.process_terminal, two),
+        (keys.process_cancel_request, two),
+        (_first_attempt, two),
+    ]
+    for maker, (one, other) in pairs:
+        assert (maker(*one) == maker(*other)) == (one == other)
+
+
+@settings(max_examples=300)
+@given(HOSTILE, HOSTILE, NUMBERS, st.lists(HOSTILE, min_size=1, max_size=3))
+def test_what_happens_inside_an_effect_never_has_the_key_of_an_effect_beside_it(
+    call: str, other: str, attempt: int, names: list[str]
+) -> None:
+    """A child's key begins with its parent's, and goes on: no effect of the turn itself does."""
+    parent_key = keys.tool_attempt(ACME, SCOPE, CallId(call), attempt)
+    parent = Invocation.effect(SCOPE, "e1", EffectKind.TOOL_CALL, parent_key)
+    inside = keys.child(parent, *names)
+    assert inside.startswith(f"{parent_key}:")
+    beside = {keys.tool_attempt(ACME, SCOPE, CallId(one), n) for one in (call, other, *names) for n in range(13)}
+    beside |= {keys.turn_effect(ACME, SCOPE, kind, one) for kind in EffectKind for one in (call, other, *names)}
+    assert inside not in beside

@@ -111,6 +111,16 @@ def test_a_snapshot_anywhere_and_the_tail_after_it_give_the_fold_of_the_log(
     assert canonical(fold_all(snapshot, stored[at:])) == canonical(fold_all(None, stored))
 
 
+@given(SEEDS, st.lists(PLACES, max_size=6))
+def test_snapshots_of_snapshots_give_the_fold_of_the_log(seed: int, places: list[int]) -> None:
+    """A session lives long: each snapshot is made from the one before it and the rows since."""
+    stored = rows(random_log(seed, turns=3))
+    snapshot, done = None, 0
+    for at in sorted(place % (len(stored) + 1) for place in places):
+        snapshot, done = encode(fold_all(snapshot, stored[done:at])), at
+    assert canonical(fold_all(snapshot, stored[done:])) == canonical(fold_all(None, stored))
+
+
 def test_every_snapshot_of_one_log_gives_the_same_fold() -> None:
     log = rows([*random_log(11, turns=3), admitted(turn=T1), cancel(T1), OPEN, said("x"), intent("c1.0.1")])
     whole = canonical(fold_all(None, log))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Literal
 
 import pytest
 from hypothesis import given, settings
@@ -34,7 +35,15 @@ from perdure.vocab.outcomes import (
     Success,
     ToolOutput,
 )
-from perdure.vocab.records import EffectSettled, InputAdmitted, OutcomeArrivedLate, Record, TurnEnded
+from perdure.vocab.records import (
+    EffectSettled,
+    InputAdmitted,
+    OutcomeArrivedLate,
+    Record,
+    StopReason,
+    TurnEnded,
+    TurnOpened,
+)
 from tests.unit.session.logs import by_turn, news_of, random_log
 from tests.unit.turn.test_machine_laws import owner
 from tests.unit.turn.turning import (
@@ -112,6 +121,100 @@ def test_the_view_of_any_prefix_of_any_log_is_valid_for_a_provider(seed: int) ->
 def test_forgetting_the_oldest_turns_keeps_the_view_valid(seed: int, forgotten: int) -> None:
     turns = [turn_view(turn) for turn in by_turn(random_log(seed, turns=4))]
     assert complaints(joined(turns[forgotten:])) == []
+
+
+# Everything that can be said about the calls of a round, in no order at all: intents, outcomes, doubts, verdicts,
+# retries, pauses, late news, cancellations. A turn ends anywhere, with a reason of its own or by force.
+ANYTHING = [
+    *("intent 0.1", "intent 1.1", "intent 0.2", "ok 0.1", "ok 1.1", "ok 0.2", "broke 0.1", "broke 1.1"),
+    *("lost 0.1", "lost 1.1", "lost 0.2", "late 0.1", "late 1.1", "late 0.2", "late_of_another 0.1", "not_run 0.1"),
+    *("probe happened", "probe did_not_happen", "probe unknown", "probe gibberish"),
+    *("nap 0.1", "woke 0.1", "asked ", "unsaid ", "cancel "),
+]
+
+
+def anything(what: str, n: int, turn: TurnId) -> Record:
+    """A record about the n-th round of a turn."""
+    verb, _, about = what.partition(" ")
+    id = f"c{n}.{about}"
+    records: dict[str, Callable[[], Record]] = {
+        "intent": lambda: intent(id),
+        "ok": lambda: ok(id, turn=turn),
+        "broke": lambda: broke(id, safe=True, turn=turn),
+        "lost": lambda: lost(id, turn=turn),
+        "late": lambda: late(id, turn=turn),
+        "late_of_another": lambda: late(id, turn=TurnId("t0")),
+        "not_run": lambda: ended(id, NotRun(), turn=turn),
+        "probe": lambda: verdict(f"c{n}.0.1.probe", about),
+        "nap": lambda: nap(f"{id}.sleep"),
+        "woke": lambda: woke(f"{id}.sleep"),
+        "asked": lambda: asked(f"m{n}.1"),
+        "unsaid": lambda: unsaid(f"m{n}.1"),
+        "cancel": lambda: cancel(turn),
+    }
+    return records[verb]()
+
+
+REPLIES = [("x", "y"), ("x",), ()]
+ENDS: list[tuple[Literal["finished", "stopped"], StopReason | None]] = [
+    ("finished", None),
+    ("stopped", "cancelled"),
+    ("stopped", "replay_mismatch"),
+    ("stopped", "composition_lost"),
+    ("stopped", "provider_error"),
+]
+
+
+@st.composite
+def disorder(draw: st.DrawFn) -> list[Record]:
+    """A log in which nothing is where it should be, but for replies that come with new calls."""
+    log: list[Record] = []
+    for index in range(draw(st.integers(1, 3))):
+        turn = TurnId(f"t{index + 1}")
+        if draw(st.booleans()):
+            log.append(late("c1.0.1", turn=TurnId("t0")))
+        log += [admitted(f"question {index}", turn), opening(turn, index)]
+        replies = 0
+        for item in draw(st.lists(st.integers(-len(REPLIES), len(ANYTHING) - 1), max_size=14)):
+            if item < 0:
+                replies += 1
+                text = draw(st.sampled_from(["", " ", "so"]))
+                log.append(said(*REPLIES[item], text=text, id=f"m{replies}.1", turn=turn))
+            else:
+                about = draw(st.integers(1, max(1, replies)))
+                log.append(anything(ANYTHING[item], about, turn))
+        status, reason = draw(st.sampled_from(ENDS))
+        log.append(TurnEnded(turn=turn, status=status, reason=reason))
+    return log
+
+
+@settings(max_examples=300)
+@given(disorder(), st.integers(0, 10_000))
+def test_the_view_is_valid_in_whatever_order_things_went_wrong(log: list[Record], cut: int) -> None:
+    """Not only for logs that can come about: the view is total, so a mistake elsewhere cannot cost a session."""
+    for length in (len(log), cut % (len(log) + 1)):
+        views = [turn_view(turn) for turn in by_turn(log[:length])]
+        assert complaints(joined(views)) == []
+        for first in range(len(views)):
+            assert complaints(joined(views[first:])) == []
+
+
+@settings(max_examples=60)
+@given(SEEDS, st.lists(st.integers(0, 10_000), max_size=3), st.sampled_from(ENDS[1:]))
+def test_a_turn_that_is_stopped_by_force_leaves_a_valid_view(
+    seed: int, cuts: list[int], end: tuple[Literal["finished", "stopped"], StopReason | None]
+) -> None:
+    """Stopped in the middle of a round, with calls unanswered; then the session goes on with the turns that follow."""
+    turns = by_turn(random_log(seed, turns=4))
+    for index, cut in enumerate(cuts):
+        turn = turns[index]
+        opened_at = next((at for at, record in enumerate(turn) if isinstance(record, TurnOpened)), None)
+        if opened_at is None:
+            continue
+        kept = turn[: opened_at + 1 + cut % (len(turn) - opened_at)]
+        stop = TurnEnded(turn=TurnId(f"t{index}"), status="stopped", reason=end[1])
+        turns[index] = [*(record for record in kept if not isinstance(record, TurnEnded)), stop]
+    assert complaints(joined([turn_view(turn) for turn in turns])) == []
 
 
 @settings(max_examples=60)
