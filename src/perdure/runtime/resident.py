@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import cast
 
 from perdure.codec import decode, encode
+from perdure.commit.changes import REDACTED
 from perdure.commit.plan import Plan, Receipt, Snapshot
 from perdure.errors import Code, Error
 from perdure.ids import EffectId, Seq, SessionId, StreamId, stream_names
@@ -97,6 +98,7 @@ class Resident:
         self._emitter = LiveEmitter(Audience(self._watched, self._tell, self._missed))
         self._offsets: dict[EffectId, int] = {}
         self._taken: set[int] = set()
+        self._stale = False
         self.offered: Offer | None = None
         self.parked = False
 
@@ -169,6 +171,7 @@ class Resident:
     async def _serve_one(self) -> bool:
         waiting = await self._shared.store.inbox(self.stream)
         self._take_news(waiting)
+        await self._refresh()
         agent = self._agent()
         if self.state.open_turn is not None:
             await self._with_deps(agent, lambda deps: self._resume(agent, deps))
@@ -250,8 +253,19 @@ class Resident:
                         self.driver.late(record, row.id)
                     else:
                         self._owned.submit(record, consume=(row.id,))
-                case Wake():
+                case Wake(reason=reason):
+                    self._stale = self._stale or reason == REDACTED
                     self._owned.submit(consume=(row.id,))
+
+    async def _refresh(self) -> None:
+        """A record was redacted: what the model is shown of it must be read again."""
+        if not self._stale:
+            return
+        self._stale = False
+        self._stored_blobs.clear()
+        if (first := self._transcript.first_seq) is not None:
+            store, until = self._shared.store, self.state.seq
+            self._transcript.read_again(await store.read(self.stream, after=Seq(first - 1), until=until))
 
     # --- opening and resuming
 
@@ -451,6 +465,7 @@ class Resident:
                     self.driver.learn(request)
         if self.driver:
             self._take_news(await self._shared.store.inbox(self.stream))
+            await self._refresh()
         if self.driver:
             await self.driver.look()
 

@@ -18,6 +18,7 @@ from perdure.inbox.items import Input
 from perdure.observe.hub import Hub
 from perdure.runtime.agent import Agent
 from perdure.runtime.clock import SystemClock, short_id
+from perdure.runtime.editing import checked_tag
 from perdure.runtime.session import Session, end_of
 from perdure.runtime.shared import Compositions, Results, Secrets, Shared
 from perdure.runtime.stores import store_for
@@ -247,9 +248,16 @@ class Runtime:
         self.check_usable()
         return Session(self, SessionId(check_id(id, what="the session id")), None)
 
-    async def sessions(self, *, limit: int = 50, before: tuple[int, StreamId] | None = None) -> tuple[StreamInfo, ...]:
-        """The sessions of this tenant, the most recently changed first."""
-        return await self.store.streams(tenant=self.tenant, kind="session", limit=limit, before=before)
+    async def sessions(
+        self, *, limit: int = 50, before: tuple[int, StreamId] | None = None, tag: str | None = None
+    ) -> tuple[StreamInfo, ...]:
+        """The sessions of this tenant, the most recently changed first; with `tag`, only those that have it.
+
+        Raises:
+            Error: `invalid_argument` for what cannot be a tag.
+        """
+        wanted = checked_tag(tag) if tag is not None else None
+        return await self.store.streams(tenant=self.tenant, kind="session", limit=limit, before=before, tag=wanted)
 
     def _new_id(self) -> SessionId:
         return SessionId(short_id("ses", self.clock.wall_ms()))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
@@ -21,12 +21,13 @@ from perdure.observe.text import TextFlow
 from perdure.observe.why import Why, explain
 from perdure.runtime.agent import find_model
 from perdure.runtime.clock import short_id, uuid7
+from perdure.runtime.editing import checked_tags, checked_title, redact, set_tags, set_title
 from perdure.runtime.parts import MAX_INPUT_BYTES, Content, said
 from perdure.runtime.resident import last_answer
 from perdure.runtime.shared import TurnResult, Waiter
 from perdure.runtime.transcript import Transcript
 from perdure.session.fold import CODE, fold_all
-from perdure.store.protocol import Claim, Resolved, Store
+from perdure.store.protocol import Claim, Resolved, Store, StreamInfo
 from perdure.vocab.messages import Message
 from perdure.vocab.promises import Custom, Err
 from perdure.vocab.records import (
@@ -342,6 +343,73 @@ class Session:
         if state.open_turn:
             return state.open_turn
         return next((row.item.turn for row in loaded.inbox if isinstance(row.item, Input)), None)
+
+    # --- title, tags, redaction
+
+    async def title(self) -> str:
+        """What the session is called; blank if nobody named it.
+
+        Raises:
+            Error: `session_unknown`.
+        """
+        return (await self._info()).title
+
+    async def set_title(self, title: str) -> None:
+        """Name the session, durably: one line of at most 200 characters; blank takes the title away.
+
+        Raises:
+            Error: `session_unknown`, `invalid_argument`, `invalid_text`.
+        """
+        self.runtime.check_usable()
+        checked = checked_title(title)
+        await set_title(self.runtime.store, self.stream, checked, now=self.runtime.clock.wall_ms())
+        await self.runtime.tell(self.stream)
+
+    async def tags(self) -> tuple[str, ...]:
+        """The session's tags, in order.
+
+        Raises:
+            Error: `session_unknown`.
+        """
+        return (await self._info()).tags
+
+    async def set_tags(self, tags: Iterable[str]) -> None:
+        """Give the session exactly these tags, durably: at most 32 of at most 64 characters, without commas.
+
+        Raises:
+            Error: `session_unknown`, `invalid_argument`, `invalid_text`.
+        """
+        self.runtime.check_usable()
+        checked = checked_tags(tags)
+        await set_tags(self.runtime.store, self.stream, checked, now=self.runtime.clock.wall_ms())
+        await self.runtime.tell(self.stream)
+
+    async def redact(self, seq: int, *, origin: str = "api") -> bool:
+        """Take what a record says out of the session, physically and for good; its sha256 stays. False if it was done
+        before.
+
+        The record keeps its place, so nothing else changes: a model is shown `[redacted]` from its next request on, and
+        bytes that no other record refers to are gone. A copy elsewhere (a backup, an export, an observer's own) is not
+        ours to find.
+
+        Raises:
+            Error: `session_busy` for a record of a turn that is not over; `record_unknown`; `session_unknown`;
+                `invalid_argument` for a record that says nothing, or for the title and tags the session has now.
+        """
+        self.runtime.check_usable()
+        _short_text(origin, "the origin")
+        if not isinstance(seq, int) or isinstance(seq, bool):  # pyright: ignore[reportUnnecessaryIsInstance] - whatever a caller gives
+            raise Error(Code.INVALID_ARGUMENT, f"a record is named by its number, not by {type(seq).__name__}")
+        now = self.runtime.clock.wall_ms()
+        done = await redact(self.runtime.store, self.stream, Seq(seq), origin=origin, now=now)
+        await self.runtime.tell(self.stream)
+        return done
+
+    async def _info(self) -> StreamInfo:
+        info = await self.runtime.store.stream(self.stream)
+        if info is None:
+            raise _unknown(self.id)
+        return info
 
     async def delete(self) -> bool:
         """Remove the session, physically. Processes it started go on. False if there was none."""

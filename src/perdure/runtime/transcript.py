@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from perdure.ids import Seq
 from perdure.session.view import Conversation, TurnView, turn_view
 from perdure.vocab.messages import Message
-from perdure.vocab.records import Record, TurnEnded, TurnOpened
+from perdure.vocab.records import Record, Row, TurnEnded, TurnOpened
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +68,19 @@ class Transcript:
         if count:
             self._closed = self._closed[count:]
             self._conversation = Conversation(turn.view for turn in self._closed)
+
+    @property
+    def first_seq(self) -> Seq | None:
+        """Where the oldest turn that is shown begins."""
+        return self._closed[0].first_seq if self._closed else None
+
+    def read_again(self, rows: Iterable[Row]) -> None:
+        """What closed turns say has changed in the log: these are their records, from `first_seq` on."""
+        fresh = Transcript()
+        for row in rows:
+            fresh.add(row.seq, row.record)
+        self._closed = fresh._closed
+        self._conversation = fresh._conversation
 
     def messages(self, records: Iterable[Record]) -> tuple[Message, ...]:
         """Everything shown, ending with the turn that these records tell of."""

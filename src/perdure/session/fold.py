@@ -20,6 +20,8 @@ from perdure.vocab.records import (
     Record,
     Row,
     SessionOpened,
+    TagsSet,
+    TitleSet,
     ToolMembershipChanged,
     TurnEnded,
     TurnOpened,
@@ -27,7 +29,7 @@ from perdure.vocab.records import (
 from perdure.vocab.usage import Usage
 from perdure.vocab.wire import Value
 
-CODE = "session-2"
+CODE = "session-3"
 """The version of this fold. A snapshot written by another one is not trusted."""
 
 
@@ -50,6 +52,8 @@ class SessionState(Value, frozen=True):
     usage: Usage = Usage()
     without_tools: tuple[str, ...] = ()
     tools_generation: int = 0
+    title: str = ""
+    tags: tuple[str, ...] = ()
 
 
 def fold(state: SessionState, seq: Seq, record: Record) -> SessionState:
@@ -70,6 +74,10 @@ def fold(state: SessionState, seq: Seq, record: Record) -> SessionState:
             return replace(with_membership(state, record), seq=seq)
         case CancelRequested():
             return replace(state, seq=seq, cancels=(*state.cancels, record))
+        case TitleSet(title=title):
+            return replace(state, seq=seq, title=title)
+        case TagsSet(tags=tags):
+            return replace(state, seq=seq, tags=tags)
         case _:
             return replace(state, seq=seq)
 

@@ -55,7 +55,10 @@ from perdure.vocab.records import (
     InputAdmitted,
     OutcomeArrivedLate,
     Record,
+    RecordRedacted,
     StopReason,
+    TagsSet,
+    TitleSet,
     ToolMembershipChanged,
     TurnEnded,
 )
@@ -124,7 +127,7 @@ def _owed_by_call(turn: Turn, call: Call) -> Owed:
 def advance(turn: Turn, record: Record) -> Turn:
     """Fold one record into the turn. Total: a record that does not fit is an error."""
     match turn.phase, record:
-        case _, InputAdmitted() | ToolMembershipChanged():
+        case _, InputAdmitted() | ToolMembershipChanged() | TitleSet() | TagsSet() | RecordRedacted():
             return turn
         case _, EffectStarted(id=effect) | EffectSettled(id=effect) if is_part(effect):
             return turn  # what a body records of itself concerns its re-entry, not what the turn owes

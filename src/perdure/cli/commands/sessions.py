@@ -26,13 +26,14 @@ TONES = {"idle": "", "running": "ok", "waiting": "", "queued": "warn", "interrup
 
 
 @app.command("list")
-def list_sessions(
+def list_sessions(  # noqa: PLR0913 - its options, each one word
     limit: Annotated[int, Option(metavar="N", min=1, max=1000, help="How many at most.")] = 20,
     after: Annotated[str, Option(metavar="CURSOR", help="Go on after a list, with the cursor it printed.")] = "",
     status: Annotated[
         str, Option(metavar="STATUS,…", help="Only these: idle, running, waiting, queued, interrupted.")
     ] = "",
     agent: Annotated[str, Option(metavar="NAME", help="Only sessions of this agent.")] = "",
+    tag: Annotated[str, Option(metavar="TAG", help="Only sessions that have this tag.")] = "",
     db: Db = "",
     json: Json = False,
     quiet: Quiet = False,
@@ -41,7 +42,7 @@ def list_sessions(
     from perdure.cli.places import run
 
     wanted = _statuses(status)
-    run(lambda: _list(_Query(limit, after, wanted, agent), db, json=json, quiet=quiet))
+    run(lambda: _list(_Query(limit, after, wanted, agent, tag), db, json=json, quiet=quiet))
 
 
 def _statuses(text: str) -> frozenset[str]:
@@ -60,11 +61,12 @@ def _statuses(text: str) -> frozenset[str]:
 class _Query:
     """What a list asks for."""
 
-    def __init__(self, limit: int, after: str, statuses: frozenset[str], agent: str) -> None:
+    def __init__(self, limit: int, after: str, statuses: frozenset[str], agent: str, tag: str) -> None:
         self.limit = limit
         self.after = after
         self.statuses = statuses
         self.agent = agent
+        self.tag = tag
 
 
 async def _list(query: _Query, db: str, *, json: bool, quiet: bool) -> None:
@@ -78,7 +80,8 @@ async def _list(query: _Query, db: str, *, json: bool, quiet: bool) -> None:
     if json or quiet:
         return
     if not found:
-        note("No sessions." if not (query.statuses or query.agent or query.after) else "No sessions like that.")
+        asked = query.statuses or query.agent or query.after or query.tag
+        note("No sessions like that." if asked else "No sessions.")
     else:
         rest = f"  more: --after {_cursor(found[-1][0])}" if more else ""
         note(f"{len(found)} shown, newest first.{rest}")
@@ -93,7 +96,7 @@ async def _matching(rt: Runtime, query: _Query) -> tuple[list[_Found], bool]:
 
     found: list[_Found] = []
     before = _place(query.after, rt.tenant)
-    while page := await rt.sessions(limit=100, before=before):
+    while page := await rt.sessions(limit=100, before=before, tag=query.tag or None):
         for info in page:
             if query.agent and info.agent != query.agent:
                 continue
@@ -133,7 +136,7 @@ def _place(cursor: str, tenant: Tenant) -> tuple[int, StreamId] | None:
 
 
 def _print_list(found: list[_Found], now: int, *, json: bool, quiet: bool) -> None:
-    from perdure.cli.screen import Cell, Column, ago, emit, say, table, utc
+    from perdure.cli.screen import Cell, Column, ago, emit, one_line, say, table, utc
 
     if json:
         for info, why, state in found:
@@ -149,15 +152,19 @@ def _print_list(found: list[_Found], now: int, *, json: bool, quiet: bool) -> No
                 updated_at=utc(info.updated_at),
                 queued=why.queued,
                 summary=why.summary,
+                title=info.title,
+                tags=list(info.tags),
             )
     elif quiet:
         for info, _, _ in found:
             say(info.name)
     elif found:
-        columns = ("ID", "AGENT", "STATUS", "TURNS", "LAST", "TOKENS", "WAITING FOR")
+        titled = any(info.title for info, _, _ in found)
+        columns = ("ID", *(["TITLE"] if titled else []), "AGENT", "STATUS", "TURNS", "LAST", "TOKENS", "WAITING FOR")
         rows = [
             (
                 info.name,
+                *([one_line(info.title, 32) or "-"] if titled else []),
                 info.agent,
                 Cell(f"{MARKS[why.status]} {why.status}", TONES[why.status]),
                 str(state.turns),

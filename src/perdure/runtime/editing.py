@@ -1,0 +1,161 @@
+"""What others than its owner change in a session: its title, its tags, and records that must not be kept."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import cast
+
+from perdure.codec import check_text
+from perdure.commit.changes import Label, Redaction, record_unknown
+from perdure.commit.plan import Entry
+from perdure.errors import Code, Error
+from perdure.ids import BlobHash, Seq, StreamId
+from perdure.inbox.admit import stream_unknown
+from perdure.session.fold import SessionState, fold_all
+from perdure.session.redaction import blobs_of, hollow, sha256_of
+from perdure.store.protocol import Store
+from perdure.vocab.records import CancelRequested, RecordRedacted, Row, TagsSet, TitleSet, redaction_key, write
+
+MAX_TITLE_CHARS = 200
+MAX_TAGS = 32
+MAX_TAG_CHARS = 64
+
+_TRIES = 50
+
+
+def checked_title(title: object) -> str:
+    """A title as it is listed: one line, not too long. A blank one takes the title away.
+
+    Raises:
+        Error: `invalid_argument` or `invalid_text`.
+    """
+    return _line(title, "the title", MAX_TITLE_CHARS)
+
+
+def checked_tags(tags: object) -> tuple[str, ...]:
+    """Tags in order, each once.
+
+    Raises:
+        Error: `invalid_argument` or `invalid_text`.
+    """
+    if isinstance(tags, str) or not isinstance(tags, Iterable):
+        raise Error(
+            Code.INVALID_ARGUMENT, f"tags are a list of texts, not {type(tags).__name__}", hint='set_tags(["vip"])'
+        )
+    found = sorted({checked_tag(tag) for tag in cast("Iterable[object]", tags)})
+    if len(found) > MAX_TAGS:
+        raise Error(Code.INVALID_ARGUMENT, f"there are {len(found)} tags", because=f"the limit is {MAX_TAGS}")
+    return tuple(found)
+
+
+def checked_tag(tag: object) -> str:
+    """One tag.
+
+    Raises:
+        Error: `invalid_argument` or `invalid_text`.
+    """
+    text = _line(tag, "a tag", MAX_TAG_CHARS)
+    if not text or "," in text:
+        raise Error(Code.INVALID_ARGUMENT, f"{text!r} cannot be a tag", because="it is blank, or has a comma in it")
+    return text
+
+
+def _line(text: object, what: str, limit: int) -> str:
+    if not isinstance(text, str):
+        raise Error(Code.INVALID_ARGUMENT, f"{what} must be text, not {type(text).__name__}")
+    text = check_text(text, where=what).strip()
+    if len(text) > limit:
+        raise Error(Code.INVALID_ARGUMENT, f"{what} is {len(text)} characters long", because=f"the limit is {limit}")
+    if any(ord(c) < 32 or 127 <= ord(c) < 160 for c in text):
+        raise Error(Code.INVALID_ARGUMENT, f"{what} has a control character in it", hint="keep it on one line")
+    return text
+
+
+async def set_title(store: Store, stream: StreamId, title: str, *, now: int) -> None:
+    """Name a session."""
+    await store.annotate(stream, Entry.of(TitleSet(title=title), at=now), label=Label(title=title))
+
+
+async def set_tags(store: Store, stream: StreamId, tags: tuple[str, ...], *, now: int) -> None:
+    """Tag a session."""
+    await store.annotate(stream, Entry.of(TagsSet(tags=tags), at=now), label=Label(tags=tags))
+
+
+async def redact(store: Store, stream: StreamId, seq: Seq, *, origin: str, now: int) -> bool:
+    """Take out what a record says. False if that was done before.
+
+    Raises:
+        Error: see `Session.redact`.
+    """
+    for _ in range(_TRIES):
+        if await store.find(stream, redaction_key(seq)) is not None:
+            return False
+        plan = await _plan(store, stream, seq, origin, now)
+        try:
+            return (await store.redact(plan)).new
+        except Error as problem:
+            if problem.code is not Code.COMMIT_CONFLICT:
+                raise
+    raise Error(
+        Code.SESSION_BUSY,
+        "the session moves too fast for its bytes to be taken out",
+        hint="try again when it rests",
+        stream=stream,
+    )
+
+
+async def _plan(store: Store, stream: StreamId, seq: Seq, origin: str, now: int) -> Redaction:
+    rows = await store.read(stream)
+    if not rows:
+        raise stream_unknown(stream)
+    if not 1 <= seq <= len(rows):
+        raise record_unknown(stream, seq)
+    waiting = await store.inbox(stream)
+    row = rows[seq - 1]
+    _refuse_what_is_needed(row, rows)
+    sha256 = sha256_of(row.data)
+    rest = hollow(row.record, sha256)
+    if rest is None:
+        raise Error(
+            Code.INVALID_ARGUMENT,
+            f"record {seq} ({row.kind}) says nothing that could be taken out",
+            hint="see `perdure journal list` for what stands where",
+            stream=stream,
+        )
+    others: set[BlobHash] = set()
+    for other in rows:
+        if other.seq != seq:
+            others.update(blobs_of(other.record))
+    for item in waiting:
+        others.update(blobs_of(item.item))
+    return Redaction(
+        stream=stream,
+        seq=seq,
+        data=write(rest),
+        note=Entry.of(RecordRedacted(seq=seq, sha256=sha256, origin=origin), at=now),
+        at=now,
+        drops=tuple(sorted(set(blobs_of(row.record)) - others)),
+        known_seq=rows[-1].seq,
+        known_inbox=max((item.id for item in waiting), default=0),
+    )
+
+
+def _refuse_what_is_needed(row: Row, rows: tuple[Row, ...]) -> None:
+    state: SessionState = fold_all(None, rows)
+    record = row.record
+    running = state.open_turn is not None and row.seq >= state.turn_seq
+    if running or (isinstance(record, CancelRequested) and record in state.cancels):
+        raise Error(
+            Code.SESSION_BUSY,
+            f"record {row.seq} belongs to a turn that is not over",
+            hint="wait for its end, or cancel it",
+            stream=row.stream,
+        )
+    last = next((other for other in reversed(rows) if other.kind == row.kind), None)
+    if isinstance(record, TitleSet | TagsSet) and last is not None and last.seq == row.seq:
+        raise Error(
+            Code.INVALID_ARGUMENT,
+            f"record {row.seq} is how the session is called now",
+            hint="set another title or other tags first",
+            stream=row.stream,
+        )

@@ -1,0 +1,158 @@
+"""What is left of a record whose payload is taken out: its place, its ids, its numbers, and the sha256 of what it said.
+
+Law: folds and views of the log stay valid. A hollow record has the shape of the whole one, so that no reader needs to
+know that something was taken out of it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+
+import msgspec
+from msgspec.structs import replace
+
+from perdure.codec import Json
+from perdure.ids import BlobHash
+from perdure.vocab.messages import AttachmentRef, Reply, ReplyPart, Text, ToolCall
+from perdure.vocab.outcomes import (
+    AwaitEventOutcome,
+    CompletedToolCall,
+    DirectOutcome,
+    Done,
+    DurableStepOutcome,
+    Failed,
+    InDoubt,
+    LlmCallOutcome,
+    LlmError,
+    NotRun,
+    Outcome,
+    StepFailure,
+    Success,
+    ToolCallOutcome,
+    ToolOutput,
+)
+from perdure.vocab.promises import Err, Ok
+from perdure.vocab.records import (
+    CancelRequested,
+    EffectSettled,
+    EffectStarted,
+    InputAdmitted,
+    OutcomeArrivedLate,
+    Record,
+    TagsSet,
+    TitleSet,
+    TurnEnded,
+    TurnOpened,
+)
+
+PLACEHOLDER = "[redacted]"
+
+
+def sha256_of(data: bytes) -> str:
+    """What stands for a payload when it is gone."""
+    return hashlib.sha256(data).hexdigest()
+
+
+def hollow(record: Record, sha256: str) -> Record | None:
+    """The record without what it said; None if it says nothing that could be taken out."""
+    match record:
+        case InputAdmitted():
+            return replace(record, parts=(Text(text=PLACEHOLDER),), plugin_input=None, redacted=sha256)
+        case EffectStarted():
+            return replace(record, command=None, redacted=sha256)
+        case EffectSettled(outcome=outcome):
+            rest = _outcome(outcome)
+            return replace(record, outcome=rest, redacted=sha256) if rest is not None else None
+        case OutcomeArrivedLate(output=output):
+            return replace(record, output=_output(output), redacted=sha256)
+        case CancelRequested():
+            return replace(record, reason="", redacted=sha256)
+        case TurnEnded():
+            return replace(record, message="", redacted=sha256)
+        case TitleSet():
+            return replace(record, title="", redacted=sha256)
+        case TagsSet():
+            return replace(record, tags=(), redacted=sha256)
+        case _:
+            return None
+
+
+def _outcome(outcome: Outcome) -> Outcome | None:
+    match outcome:
+        case LlmCallOutcome(reply=reply, error=error):
+            return replace(outcome, reply=_reply(reply), error=_error(error), problem="")
+        case DirectOutcome(reply=reply, error=error):
+            return replace(outcome, reply=_reply(reply), error=_error(error))
+        case ToolCallOutcome(launch=Done(result=CompletedToolCall(output=output) as result)):
+            return replace(outcome, launch=Done(result=replace(result, output=_output(output))), triggers=())
+        case DurableStepOutcome(value=value, error=error):
+            told = StepFailure(code=error.code, message=PLACEHOLDER) if error else None
+            return replace(outcome, value=_step(value), error=told)
+        case AwaitEventOutcome(resolution=Ok()):
+            return replace(outcome, resolution=Ok(value=PLACEHOLDER))
+        case AwaitEventOutcome(resolution=Err(code=code)):
+            return replace(outcome, resolution=Err(code=code, message=PLACEHOLDER))
+        case _:
+            return None
+
+
+def _reply(reply: Reply | None) -> Reply | None:
+    """Calls keep their ids and names, or results would stand alone. Thinking goes: its signature would not fit."""
+    if reply is None:
+        return None
+    parts: list[ReplyPart] = []
+    for part in reply.parts:
+        match part:
+            case Text():
+                parts.append(Text(text=PLACEHOLDER))
+            case ToolCall():
+                malformed = None if part.malformed is None else PLACEHOLDER
+                parts.append(replace(part, args={}, malformed=malformed))
+            case _:
+                pass
+    return replace(reply, parts=tuple(parts))
+
+
+def _error(error: LlmError | None) -> LlmError | None:
+    return replace(error, message=PLACEHOLDER) if error else None
+
+
+def _output(output: ToolOutput) -> ToolOutput:
+    match output:
+        case Success():
+            return Success(value=PLACEHOLDER)
+        case Failed(failure=failure):
+            return Failed(failure=replace(failure, message=PLACEHOLDER))
+        case InDoubt():
+            return replace(output, message="")
+        case NotRun():
+            return NotRun()
+
+
+def _step(value: Json) -> Json:
+    """A verdict is what became of a call: it stays, without what was found."""
+    match value:
+        case {"verdict": verdict, "value": _}:
+            return {"verdict": verdict, "value": PLACEHOLDER}
+        case {"verdict": verdict}:
+            return {"verdict": verdict}
+        case _:
+            return PLACEHOLDER
+
+
+def blobs_of(value: object) -> Iterator[BlobHash]:
+    """The stored bytes that a record or an item refers to."""
+    match value:
+        case AttachmentRef(hash=hash):
+            yield hash
+        case msgspec.Struct():
+            if isinstance(value, TurnOpened):
+                yield value.composition
+            for name in value.__struct_fields__:
+                yield from blobs_of(getattr(value, name))
+        case tuple():
+            for one in value:  # pyright: ignore[reportUnknownVariableType] - of whatever
+                yield from blobs_of(one)  # pyright: ignore[reportUnknownArgumentType]
+        case _:
+            return

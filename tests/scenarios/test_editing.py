@@ -1,0 +1,231 @@
+"""Titles and tags, and records that must not be kept: on every store, while a session rests and while it works."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+
+import pytest
+from msgspec.structs import replace
+
+from perdure import Agent, Attachment, Code, Error, Runtime, Session, tool
+from perdure.codec import encode
+from perdure.models.scripted import ScriptedModel, call, say
+from perdure.session.fold import CODE, fold_all
+from perdure.vocab.blobs import blob_of
+from perdure.vocab.messages import Image
+from perdure.vocab.records import EffectSettled, InputAdmitted, Record, TitleSet
+from tests.scenarios.conftest import Desk
+from tests.scenarios.test_content import PNG, Looking
+
+
+async def refused(asked: Awaitable[object]) -> Error:
+    with pytest.raises(Error) as caught:
+        await asked
+    return caught.value
+
+
+# --- title and tags
+
+
+async def test_a_session_has_a_title_and_tags_that_find_it(desk: Desk) -> None:
+    rt = await desk.open(ScriptedModel(say("ok")))
+    session = await rt.session("s", agent="a")
+    await session.ask("hi")
+    await (await rt.session("other", agent="a")).ask("hi")
+    assert (await session.title(), await session.tags()) == ("", ())
+    await session.set_title("  Refund of order 7 ")
+    await session.set_tags(["vip", "eu", "vip"])
+    assert (await session.title(), await session.tags()) == ("Refund of order 7", ("eu", "vip"))
+    assert [info.name for info in await rt.sessions(tag="vip")] == ["s"]
+    assert [info.title for info in await rt.sessions(tag="eu")] == ["Refund of order 7"]
+    assert await rt.sessions(tag="us") == ()
+    await session.set_tags([])
+    await session.set_title("")
+    assert (await session.title(), await session.tags()) == ("", ())
+    assert await rt.sessions(tag="vip") == ()
+
+
+async def test_the_list_says_what_the_log_says(desk: Desk) -> None:
+    rt = await desk.open(ScriptedModel(say("ok")))
+    session = await rt.session("s", agent="a")
+    await session.ask("hi")
+    await session.set_title("One")
+    await session.set_tags(["b", "a"])
+    await session.set_title("Two")
+    state = fold_all(None, await session.rows())
+    assert (state.title, state.tags) == (await session.title(), await session.tags()) == ("Two", ("a", "b"))
+
+
+@pytest.mark.parametrize("title", ["x" * 201, "a\nb", 7, "\ud800"])
+async def test_what_cannot_be_a_title_is_refused(desk: Desk, title: object) -> None:
+    rt = await desk.open(ScriptedModel(say("ok")))
+    session = await rt.session("s", agent="a")
+    await session.ask("hi")
+    error = await refused(session.set_title(title))  # type: ignore[arg-type]
+    assert error.code in (Code.INVALID_ARGUMENT, Code.INVALID_TEXT)
+    assert await session.title() == ""
+
+
+@pytest.mark.parametrize("tags", ["vip", 7, [""], ["a,b"], ["x" * 65], ["a\tb"], [7], [f"t{n}" for n in range(33)]])
+async def test_what_cannot_be_tags_is_refused(desk: Desk, tags: object) -> None:
+    rt = await desk.open(ScriptedModel(say("ok")))
+    session = await rt.session("s", agent="a")
+    await session.ask("hi")
+    assert (await refused(session.set_tags(tags))).code is Code.INVALID_ARGUMENT  # type: ignore[arg-type]
+    assert await session.tags() == ()
+
+
+async def test_a_session_that_does_not_exist_has_neither(desk: Desk) -> None:
+    rt = await desk.open(ScriptedModel(say("ok")))
+    ghost = await rt.session("ghost", agent="a")
+    for asked in (ghost.title(), ghost.tags(), ghost.set_title("x"), ghost.set_tags(["x"]), ghost.redact(1)):
+        assert (await refused(asked)).code is Code.SESSION_UNKNOWN
+    assert (await refused(rt.sessions(tag="a,b"))).code is Code.INVALID_ARGUMENT
+
+
+async def test_a_turn_goes_on_whatever_is_named_meanwhile(desk: Desk) -> None:
+    begun = asyncio.Event()
+
+    @tool(effect="pure")
+    async def wait() -> str:
+        """Wait."""
+        begun.set()
+        await asyncio.sleep(0 if second else 60)
+        return "done"
+
+    second = False
+    agent = Agent("a", model=ScriptedModel(call("wait"), say("ok")), tools=[wait])
+    async with Runtime(desk.new_store(), agents=[agent]) as rt:
+        session = await rt.session("s", agent="a")
+        sent = await session.send("go")
+        await begun.wait()
+        await session.set_title("In the middle")
+        await session.set_tags(["x"])
+        await rt.drain(0)
+    second = True
+    rt = await desk.open(ScriptedModel(call("wait"), say("ok")), wait)
+    result = await asyncio.wait_for((await rt.session("s")).wait_for(sent.turn), 20)
+    assert result.status == "finished"
+    assert await (await rt.session("s")).title() == "In the middle"
+
+
+# --- redaction
+
+
+async def seq_of(session: Session, kind: type[Record], nth: int = 0) -> int:
+    return [row.seq for row in await session.rows() if isinstance(row.record, kind)][nth]
+
+
+async def test_a_redacted_input_is_gone_from_the_log_and_from_what_a_model_sees(desk: Desk) -> None:
+    model = Looking()
+    rt = await desk.open(model)
+    session = await rt.session("s", agent="a")
+    await session.ask(["my card is CARD-4111", Attachment("image/png", PNG)])
+    seq = await seq_of(session, InputAdmitted)
+    assert await session.redact(seq, origin="privacy desk") is True
+    await session.ask("and now?")
+    shown = encode(model.requests[-1].messages).decode()
+    assert "CARD-4111" not in shown
+    assert "[redacted]" in shown
+    assert model.requests[-1].attachments == {}
+    assert "CARD-4111" not in str(await session.rows())
+    assert [row.kind for row in await session.rows()].count("record_redacted") == 1
+    assert (await refused(rt.store.blob(blob_of(PNG, "").hash))).code is Code.BLOB_UNKNOWN
+
+
+async def test_redacting_again_changes_nothing(desk: Desk) -> None:
+    rt = await desk.open(Looking())
+    session = await rt.session("s", agent="a")
+    await session.ask("secret")
+    seq = await seq_of(session, InputAdmitted)
+    assert await session.redact(seq) is True
+    rows = await session.rows()
+    assert await session.redact(seq) is False
+    assert await session.rows() == rows
+
+
+async def test_folds_and_snapshots_stay_valid(desk: Desk) -> None:
+    @tool(effect="once")
+    def pay(card: str) -> str:
+        """Pay."""
+        return f"paid with {card}"
+
+    rt = await desk.open(ScriptedModel(call("pay", card="CARD-4111"), say("ok")), pay)
+    session = await rt.session("s", agent="a")
+    for _ in range(12):  # enough for a snapshot
+        await session.ask("go")
+    before = fold_all(None, await session.rows())
+    for row in await session.rows():
+        if isinstance(row.record, InputAdmitted | EffectSettled):
+            await session.redact(row.seq)
+    after = fold_all(None, await session.rows())
+    assert after == replace(before, seq=after.seq)
+    loaded = await rt.store.load(session.stream, code=CODE)
+    assert fold_all(loaded.snapshot.data if loaded.snapshot else None, loaded.rows) == after
+    assert "CARD-4111" not in str(await session.rows())
+    assert "CARD-4111" not in str(await session.history())
+    assert [m.role for m in await session.history()][:4] == ["user", "assistant", "tool", "assistant"]
+    await session.ask("go")
+
+
+async def test_records_of_a_running_turn_are_left_alone(desk: Desk) -> None:
+    begun, go = asyncio.Event(), asyncio.Event()
+
+    @tool(effect="pure")
+    async def wait() -> str:
+        """Wait."""
+        begun.set()
+        await go.wait()
+        return "done"
+
+    model = ScriptedModel.by_input({"first": [say("ok")], "go": [call("wait"), say("ok")]})
+    rt = await desk.open(model, wait)
+    session = await rt.session("s", agent="a")
+    await session.ask("first")
+    old = await seq_of(session, InputAdmitted)
+    sent = await session.send("go")
+    await begun.wait()
+    running = await seq_of(session, InputAdmitted, 1)
+    assert (await refused(session.redact(running))).code is Code.SESSION_BUSY
+    assert await session.redact(old) is True, "an earlier turn is nobody's business any more"
+    go.set()
+    await sent.result(timeout=20)
+    assert "first" not in encode(model.requests[-1].messages).decode(), "the running turn's next request shows it gone"
+    assert await session.redact(running) is True
+
+
+async def test_bytes_that_another_record_needs_are_kept(desk: Desk) -> None:
+    model = Looking()
+    rt = await desk.open(model)
+    session = await rt.session("s", agent="a")
+    await session.ask([Attachment("image/png", PNG)])
+    await session.ask([Attachment("image/png", PNG)])
+    await session.redact(await seq_of(session, InputAdmitted))
+    await session.ask("still there?")
+    assert list(model.requests[-1].attachments.values()) == [PNG]
+    pictures = [p for m in await session.history() for p in m.parts if isinstance(p, Image)]
+    assert len(pictures) == 1
+
+
+@pytest.mark.parametrize("seq", [0, -1, 999, True, "1"])
+async def test_a_record_that_is_not_there_cannot_be_redacted(desk: Desk, seq: object) -> None:
+    rt = await desk.open(Looking())
+    session = await rt.session("s", agent="a")
+    await session.ask("hi")
+    error = await refused(session.redact(seq))  # type: ignore[arg-type]
+    assert error.code in (Code.RECORD_UNKNOWN, Code.INVALID_ARGUMENT)
+
+
+async def test_what_holds_the_session_together_cannot_be_redacted(desk: Desk) -> None:
+    rt = await desk.open(Looking())
+    session = await rt.session("s", agent="a")
+    await session.ask("hi")
+    assert (await refused(session.redact(1))).code is Code.INVALID_ARGUMENT
+    await session.set_title("Mrs Smith")
+    title = await seq_of(session, TitleSet)
+    assert (await refused(session.redact(title))).code is Code.INVALID_ARGUMENT
+    await session.set_title("a customer")
+    assert await session.redact(title) is True
+    assert "Smith" not in str(await session.rows())
+    assert await session.title() == "a customer"
