@@ -1,4 +1,4 @@
-"""Run every `bench/bench_*.py` in its own process, or only those whose name contains an argument."""
+"""Run the benchmarks: `bench/run.py`, with its options."""
 
 import subprocess
 import sys
@@ -7,14 +7,10 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 
 
-def main(wanted: list[str]) -> int:
-    scripts = sorted((ROOT / "bench").glob("bench_*.py"))
-    chosen = [script for script in scripts if not wanted or any(word in script.stem for word in wanted)]
-    if not chosen:
-        print("no benchmarks" + (f" match {' '.join(wanted)}" if wanted else " yet: add bench/bench_<what>.py"))
-        return 1 if wanted else 0
-    codes = [subprocess.run([sys.executable, str(script)], cwd=ROOT, check=False).returncode for script in chosen]
-    return max(codes)
+def main(arguments: list[str]) -> int:
+    return subprocess.run(
+        [sys.executable, str(ROOT / "bench" / "run.py"), *arguments], cwd=ROOT, check=False
+    ).returncode
 
 
 if __name__ == "__main__":

@@ -10,6 +10,8 @@ from perdure.vocab.messages import AttachmentRef, File, Image, Message, Part, Te
 MAX_SHOWN_BYTES = 33_554_432
 """A model is shown so many bytes of attachments at once; older ones are only named."""
 
+_ATTACHMENTS = (Image, File)
+
 Fetch = Callable[[AttachmentRef], Awaitable[bytes]]
 
 
@@ -21,11 +23,13 @@ async def hydrated(
     Raises:
         Error: `blob_unknown` or `codec_failed` if bytes cannot be read.
     """
+    if not [True for message in messages for part in message.parts if isinstance(part, _ATTACHMENTS)]:
+        return messages, {}  # the usual case, asked of everything a model is shown: a comprehension is the cheapest way
     shown: dict[BlobHash, bytes] = {}
     left = limit_bytes
     changed: list[Message] = []
     for message in reversed(messages):
-        if not any(isinstance(part, Image | File) for part in message.parts):
+        if not any(isinstance(part, _ATTACHMENTS) for part in message.parts):
             changed.append(message)
             continue
         parts: list[Part] = []

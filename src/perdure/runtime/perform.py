@@ -133,8 +133,8 @@ def _offered(composition: Composition, messages: tuple[Message, ...]) -> tuple[T
     tools = tuple(contract.definition for contract in composition.tools)
     if not tools or composition.tool(read_result.name) is not None:
         return tools
-    parts = (part for message in messages if message.role == "tool" for part in message.parts)
-    long = any(isinstance(part, ToolResult) and can_be_continued(part.output) for part in parts)
+    shown = [part for message in messages if message.role == "tool" for part in message.parts]
+    long = [True for part in shown if isinstance(part, ToolResult) and can_be_continued(part.output)]
     return (*tools, read_result.to_definition()) if long else tools
 
 

@@ -1,0 +1,336 @@
+"""Perdure on the workloads. Steps are `ctx.step` in a resumable tool; `--mode journal` runs them on the append path alone.
+
+Besides: `cold` (the first turn of a session that is not in memory, after 50 and after 5,000 turns), `chat` (400 turns that
+hold 0.9 MB), `startup` (`perdure --help` beside importing typer).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import subprocess
+import sys
+import time
+from argparse import Namespace
+from collections.abc import AsyncIterator, Iterable
+from dataclasses import replace
+from pathlib import Path
+from statistics import median
+
+from load import ask
+from measure import (
+    ANSWER,
+    ARGUMENT,
+    ASK,
+    FOUND,
+    PAYLOAD,
+    StepLog,
+    child,
+    cpu_s,
+    kill_and_start_again,
+    options,
+    rss_mb,
+    speed,
+    tell,
+)
+
+from perdure import Agent, OutcomeUnknown, Runtime, ToolContext, Tuning, tool
+from perdure.effects.controller import Care, JournaledController, Local
+from perdure.effects.journal import EffectJournal
+from perdure.ids import Fence, Seq, StreamId, WorkerId
+from perdure.inbox.admit import Admitted, delivery
+from perdure.inbox.items import Wake
+from perdure.models.protocol import Model, ModelEvent, ModelRequest
+from perdure.models.scripted import ScriptedModel, call, say
+from perdure.runtime.clock import SystemClock
+from perdure.runtime.owned import OwnedStream
+from perdure.runtime.session import Session
+from perdure.store.sqlite.store import SqliteStore
+from perdure.vocab.effects import DurableStep, EffectKind, Envelope, Invocation, Scope
+from perdure.vocab.outcomes import DurableStepOutcome, Outcome
+from perdure.vocab.usage import Usage
+
+SPENT = Usage(input=300, output=50, calls=1)  # counting tokens over and over is the simulated model's cost, not ours
+
+
+def file(chosen: Namespace) -> Path:
+    return chosen.dir / "ours.db"
+
+
+def runtime(chosen: Namespace, agent: Agent, tuning: Tuning | None = None) -> Runtime:
+    return Runtime(f"sqlite:///{file(chosen)}", agents=[agent], tuning=tuning)
+
+
+def calling(name: str, **arguments: object) -> Model:
+    """A model that calls one tool, then answers."""
+    return ScriptedModel(replace(call(name, **arguments), usage=SPENT), say(ANSWER, usage=SPENT))
+
+
+async def work() -> object:
+    return PAYLOAD
+
+
+# --- w1: steps
+
+
+async def tool_steps(chosen: Namespace) -> None:
+    @tool(effect="resumable")
+    async def flow(ctx: ToolContext, count: int) -> int:
+        """Run steps."""
+        for n in range(count):
+            await ctx.step(f"s{n}", work)
+        return count
+
+    def agent(count: int) -> Agent:
+        return Agent(f"a{count}", model=calling("flow", count=count), tools=[flow])
+
+    async with Runtime(f"sqlite:///{file(chosen)}", agents=[agent(20), agent(chosen.steps)]) as rt:
+        await (await rt.session("warm", agent="a20")).ask(ASK)
+        sessions = [await rt.session(f"s{k}", agent=f"a{chosen.steps}") for k in range(chosen.workflows)]
+        commits, cpu, began = rt.store.counters.commits, cpu_s(), time.perf_counter()
+        await asyncio.gather(*(session.ask(ASK) for session in sessions))
+        seconds, used = time.perf_counter() - began, cpu_s() - cpu
+        commits = rt.store.counters.commits - commits
+    items = chosen.workflows * chosen.steps
+    tell(**speed(items, seconds, used, commits_each=round(commits / items, 3), stored=file(chosen).stat().st_size))
+
+
+async def journal_steps(chosen: Namespace) -> None:
+    store = SqliteStore(file(chosen), SystemClock())
+    await store.open()
+    worker = WorkerId("w_bench")
+    await store.register(worker, pid=0, version="bench", now=0)
+
+    async def local(_: Envelope) -> Outcome:
+        return DurableStepOutcome(value=PAYLOAD)
+
+    async def flow(name: str, count: int) -> None:
+        stream = StreamId(f"default:session:{name}")
+        admitted = await store.admit(delivery(stream, "go", Wake(reason="go"), at=0, agent="a"), claim_for=worker)
+        assert isinstance(admitted, Admitted)
+        owned = OwnedStream(store, stream, worker, Fence(admitted.fence or 0), Seq(1), SystemClock())
+        controller = JournaledController(EffectJournal(), owned)
+        scope = Scope(session_id=name)
+        for n in range(count):
+            invocation = Invocation.effect(scope, f"s{n}", EffectKind.DURABLE_STEP, f"{name}:{n}")
+            step = Envelope(invocation=invocation, command=DurableStep(step_id=f"s{n}"))
+            await controller.execute(step, Local(EffectKind.DURABLE_STEP, local), Care(effect="once"))
+        await owned.durable()
+
+    await flow("warm", 20)
+    commits, cpu, began = store.counters.commits, cpu_s(), time.perf_counter()
+    await asyncio.gather(*(flow(f"s{k}", chosen.steps) for k in range(chosen.workflows)))
+    seconds, used = time.perf_counter() - began, cpu_s() - cpu
+    commits = store.counters.commits - commits
+    await store.close()
+    items = chosen.workflows * chosen.steps
+    tell(**speed(items, seconds, used, commits_each=round(commits / items, 3), stored=file(chosen).stat().st_size))
+
+
+async def steps(chosen: Namespace) -> None:
+    await (journal_steps if chosen.mode == "journal" else tool_steps)(chosen)
+
+
+# --- w2: turns
+
+
+@tool
+async def lookup(item: str) -> str:
+    """Look an item up."""
+    return FOUND
+
+
+async def turns(chosen: Namespace) -> None:
+    async with Runtime(f"sqlite:///{chosen.dir / 'empty.db'}"):
+        pass
+    empty = (chosen.dir / "empty.db").stat().st_size
+    async with runtime(chosen, Agent("a", model=calling("lookup", item=ARGUMENT), tools=[lookup])) as rt:
+        sessions: dict[str, Session] = {}
+
+        async def turn(name: str) -> None:
+            session = sessions.get(name) or sessions.setdefault(name, await rt.session(name, agent="a"))
+            await session.ask(ASK)
+
+        before = rt.store.counters.commits
+        numbers = await ask(turn, chosen)
+        commits = rt.store.counters.commits - before
+    stored = file(chosen).stat().st_size
+    each = round(commits / (chosen.turns + 1), 2)
+    tell(**numbers, commits_each=each, stored=stored, stored_for_turns=stored - empty)
+
+
+async def chat(chosen: Namespace) -> None:
+    agent = Agent("a", model=ScriptedModel(say("a" * 2000, usage=SPENT)))
+    async with runtime(chosen, agent) as rt:
+        session = await rt.session("s", agent="a")
+        for _ in range(400):
+            await session.ask("q" * 250)
+    tell(turns=400, said=400 * 2250, stored=file(chosen).stat().st_size)
+
+
+# --- w3: waiting
+
+
+async def waiting(chosen: Namespace) -> None:
+    woken = 0
+
+    @tool(effect="resumable")
+    async def wait(ctx: ToolContext) -> str:
+        """Wait to be told."""
+        nonlocal woken
+        await ctx.event("go")
+        woken += 1
+        return "went"
+
+    async with runtime(chosen, Agent("a", model=calling("wait"), tools=[wait]), Tuning(patience_s=0.0)) as rt:
+
+        async def start(names: Iterable[str]) -> None:
+            for name in names:
+                await (await rt.session(name, agent="a")).send(ASK)
+
+        async def start_all(prefix: str, count: int) -> None:
+            names = iter([f"{prefix}{k}" for k in range(count)])
+            await asyncio.gather(*(start(names) for _ in range(100)))
+            while await unparked(rt):
+                await asyncio.sleep(0.05)
+
+        await start_all("warm", 500)
+        gc.collect()
+        before, began = rss_mb(), time.perf_counter()
+        await start_all("s", chosen.workflows)
+        start_s = time.perf_counter() - began
+        gc.collect()
+        added = rss_mb() - before
+        await asyncio.sleep(1)
+        cpu, looked = cpu_s(), time.perf_counter()
+        await asyncio.sleep(5)
+        idle = (cpu_s() - cpu) / (time.perf_counter() - looked)
+        names = iter([f"s{k}" for k in range(chosen.workflows)])
+
+        async def wake() -> None:
+            for name in names:
+                await rt.existing(name).resolve("go", "yes")
+
+        began = time.perf_counter()
+        await asyncio.gather(*(wake() for _ in range(100)))
+        sent = time.perf_counter() - began
+        while woken < chosen.workflows and time.perf_counter() - began < chosen.cap:
+            await asyncio.sleep(0.01)
+        all_s = time.perf_counter() - began
+    tell(
+        waiting=chosen.workflows,
+        start_s=round(start_s, 2),
+        added_mb=round(added, 2),
+        idle_cpu=round(idle, 4),
+        resolve_s=round(sent, 2),
+        wake_all_s=round(all_s, 2),
+        woken=woken,
+    )
+
+
+async def unparked(rt: Runtime) -> bool:
+    """Whether any session still runs."""
+    return bool(rt.worker and rt.worker.serving.residents)
+
+
+# --- w4: recovery
+
+
+async def recovering(chosen: Namespace) -> None:
+    log, gate = StepLog(chosen.dir), asyncio.Event()
+
+    @tool(effect="resumable")
+    async def flow(ctx: ToolContext) -> int:
+        """Run steps; a step of unknown outcome is passed over, and counted."""
+        await gate.wait()
+        doubts = 0
+        for n in range(chosen.steps):
+
+            async def step(n: int = n) -> object:
+                log.step(ctx.session_id, n)
+                return PAYLOAD
+
+            try:
+                await ctx.step(f"s{n}", step)
+            except OutcomeUnknown:
+                doubts += 1
+        log.done(ctx.session_id, str(doubts))
+        return doubts
+
+    async with runtime(chosen, Agent("a", model=calling("flow"), tools=[flow])) as rt:
+        if not chosen.again:
+            sessions = [await rt.session(f"s{k}", agent="a") for k in range(chosen.workflows)]
+            await asyncio.gather(*(session.send(ASK) for session in sessions))
+        gate.set()
+        await asyncio.sleep(3600)
+
+
+# --- cold claims
+
+
+class Noting(ScriptedModel):
+    """Notes when it is asked."""
+
+    asked = 0.0
+
+    def stream(self, request: ModelRequest) -> AsyncIterator[ModelEvent]:
+        self.asked = time.perf_counter()
+        return super().stream(request)
+
+
+async def cold(chosen: Namespace) -> None:
+    """From `send` to the model call, in a process that has never seen the session; the model is shown 50 turns."""
+    counts = (50, 5000)
+    took: dict[int, list[float]] = {count: [] for count in counts}
+    model = Noting(say("fine", usage=SPENT))
+    agent = Agent("a", model=model, view_bytes=50 * 40)
+    async with runtime(chosen, agent) as rt:
+        for count in counts:
+            session = await rt.session(f"s{count}", agent="a")
+            for _ in range(count):
+                await session.ask("How are you?")
+    for _ in range(9):
+        for count in counts:
+            async with runtime(chosen, agent) as rt:
+                await (await rt.session("warm", agent="a")).ask("Are you awake?")
+                session = await rt.session(f"s{count}", agent="a")
+                began = time.perf_counter()
+                sent = await session.send("How are you?")
+                await sent.result()
+                took[count].append(model.asked - began)
+    few, many = (median(took[count]) for count in counts)
+    tell(after_50_ms=round(few * 1e3, 3), after_5000_ms=round(many * 1e3, 3), ratio=round(many / few, 2))
+
+
+# --- start-up
+
+
+def startup() -> None:
+    help_s: list[float] = []
+    typer_s: list[float] = []
+    for _ in range(9):
+        typer_s.append(_runs([sys.executable, "-c", "import typer"]))
+        help_s.append(_runs([sys.executable, "-m", "perdure", "--help"]))
+    ratio = median(mine / other for mine, other in zip(help_s, typer_s, strict=True))
+    tell(help_ms=round(median(help_s) * 1e3), typer_ms=round(median(typer_s) * 1e3), ratio=round(ratio, 2))
+
+
+def _runs(command: list[str]) -> float:
+    began = time.perf_counter()
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    return time.perf_counter() - began
+
+
+def main() -> None:
+    chosen = options("w1a", "w1b", "w2a", "w2b", "w3", "w4", "w4child", "cold", "chat", "startup")
+    if chosen.work == "w4":
+        kill_and_start_again(lambda again: child(chosen, again), chosen)
+    elif chosen.work == "startup":
+        startup()
+    else:
+        runs = {"w1a": steps, "w1b": steps, "w2a": turns, "w2b": turns, "w3": waiting, "w4child": recovering}
+        asyncio.run((runs | {"cold": cold, "chat": chat})[chosen.work](chosen))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,57 @@
+"""Medians and spreads of many runs, and how Perdure compares with each candidate in the same round."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+OURS = "perdure"
+COMPARED = {"per_s": 1, "all_done_s": -1, "wake_all_s": -1}  # more is better, less is better
+LEFT_OUT = {"round", "work", "name", "items", "error"}
+
+Run = dict[str, Any]
+
+
+def report(runs: Iterable[Run]) -> Iterator[str]:
+    """A table for each workload."""
+    known = list(runs)
+    for work in dict.fromkeys(run["work"] for run in known):
+        mine = [run for run in known if run["work"] == work]
+        columns = list(dict.fromkeys(key for run in mine for key in run if key not in LEFT_OUT))
+        yield f"\n## {work}\n"
+        yield "| | runs | " + " | ".join(columns) + " | perdure is so many times as fast |"
+        yield "|---" * (len(columns) + 3) + "|"
+        for name in dict.fromkeys(run["name"] for run in mine):
+            of_it = [run for run in mine if run["name"] == name]
+            cells = [_cell([run[column] for run in of_it if column in run]) for column in columns]
+            yield f"| {name} | {len(of_it)} | " + " | ".join(cells) + f" | {_ratio(mine, name)} |"
+        yield from (f"{run['name']}: {run['error']}" for run in mine if "error" in run)
+
+
+def _cell(values: list[float]) -> str:
+    if not values:
+        return ""
+    middle = f"{median(values):,.4g}"
+    return middle if len(set(values)) == 1 else f"{middle} ({min(values):,.4g}-{max(values):,.4g})"
+
+
+def _ratio(runs: list[Run], name: str) -> str:
+    """The median of the ratios within each round, and their spread."""
+    if name == OURS:
+        return ""
+    for column, better in COMPARED.items():
+        ours = {run["round"]: run[column] for run in runs if run["name"] == OURS and run.get(column)}
+        theirs = {run["round"]: run[column] for run in runs if run["name"] == name and run.get(column)}
+        ratios = [(ours[number] / theirs[number]) ** better for number in ours.keys() & theirs.keys()]
+        if ratios:
+            return f"{median(ratios):.2f} ({min(ratios):.2f}-{max(ratios):.2f})"
+    return ""
+
+
+if __name__ == "__main__":
+    lines = (line for path in sys.argv[1:] for line in Path(path).read_text().splitlines())
+    print("\n".join(report(json.loads(line) for line in lines)))

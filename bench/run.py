@@ -1,0 +1,119 @@
+"""Run the workloads in interleaved rounds, each candidate in a process of its own, and report ratios within a round.
+
+make bench                                            the bare loops and Perdure
+make bench ARGS="--works w1b,w2a --rounds 5"          some of it
+make bench ARGS="--peers"                             and whoever `bench/make_peers.py` has made
+make bench ARGS="--works w3 --workflows 50000 --only perdure"
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from report import report
+
+HERE = Path(__file__).resolve().parent
+HOMES = HERE / "peers" / ".venvs"
+SERVER = HOMES / "node_modules" / "@restatedev" / "restate-server-linux-x64" / "bin" / "restate-server"
+WORKS = ("w1a", "w1b", "w2a", "w2b", "w3", "w4", "cold", "chat", "startup")
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """Somebody who can run some of the workloads."""
+
+    name: str
+    script: str
+    works: tuple[str, ...]
+    mode: str = ""
+    peer: str = ""
+
+    @property
+    def python(self) -> Path:
+        return HOMES / self.peer / "bin" / "python" if self.peer else Path(sys.executable)
+
+    @property
+    def there(self) -> bool:
+        return not self.peer or self.python.exists()
+
+
+ALL, STEPS, TURNS = WORKS[:6], WORKS[:2], WORKS[2:4]
+CANDIDATES = (
+    Candidate("raw", "raw.py", ALL),
+    Candidate("raw, in the loop", "raw.py", ("w1a",), "inline"),
+    Candidate("perdure", "ours.py", WORKS),
+    Candidate("perdure, append path alone", "ours.py", STEPS, "journal"),
+    Candidate("dbos", "peers/dbos_peer.py", ("w1a", "w1b", "w3", "w4"), peer="dbos"),
+    Candidate("langgraph sync", "peers/langgraph_peer.py", ALL, "sync", "langgraph"),
+    Candidate("langgraph async", "peers/langgraph_peer.py", (*STEPS, *TURNS, "w4"), "async", "langgraph"),
+    Candidate("restate", "peers/restate_peer.py", ALL, peer="restate"),
+    Candidate("pydantic-ai bare", "peers/pydantic_ai_peer.py", TURNS, "bare", "pydantic_ai"),
+    Candidate("pydantic-ai on dbos", "peers/pydantic_ai_peer.py", TURNS, "dbos", "pydantic_ai"),
+    Candidate("openai-agents", "peers/openai_agents_peer.py", TURNS, peer="openai_agents"),
+)
+
+
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--works", default=",".join(WORKS))
+    parser.add_argument("--only", default="", help="candidates whose names contain one of these words")
+    parser.add_argument("--peers", action="store_true", help="run the peers too")
+    parser.add_argument("--dir", type=Path, default=HERE, help="a folder on the disk to measure")
+    parser.add_argument("--out", type=Path, default=HERE / "results.jsonl", help="every run, a line each")
+    parser.add_argument("--cap", type=float, default=60.0)
+    parser.add_argument("--workflows", type=int)
+    chosen = parser.parse_args(arguments)
+    words = [word for word in chosen.only.split(",") if word]
+    wanted = [one for one in CANDIDATES if (chosen.peers or not one.peer) and one.there]
+    wanted = [one for one in wanted if not words or any(word in one.name for word in words)]
+    runs: list[dict[str, object]] = []
+    for number in range(1, chosen.rounds + 1):
+        for work in chosen.works.split(","):
+            for one in wanted:
+                if work in one.works:
+                    runs.append({"round": number, "work": work, "name": one.name, **_run(one, work, chosen)})
+                    with chosen.out.open("a") as file:
+                        file.write(json.dumps(runs[-1]) + "\n")
+                    print(*runs[-1].values(), flush=True)
+    print("\n".join(report(runs)))
+    return 0
+
+
+def _run(one: Candidate, work: str, chosen: argparse.Namespace) -> dict[str, object]:
+    folder = Path(tempfile.mkdtemp(prefix="bench-", dir=chosen.dir))
+    command = [str(one.python), str(HERE / one.script), work, "--dir", str(folder), "--mode", one.mode]
+    command += ["--cap", str(chosen.cap)]
+    command += ["--workflows", str(chosen.workflows)] if chosen.workflows else []
+    environment = {**os.environ, "RESTATE_SERVER": str(SERVER)}
+    busy, began = _busy_s(), time.time()
+    try:
+        ran = subprocess.run(command, capture_output=True, text=True, timeout=600, env=environment, check=False)
+        said = [line.removeprefix("RESULT ") for line in ran.stdout.splitlines() if line.startswith("RESULT ")]
+        problem = ran.stderr.strip().splitlines()[-1:]
+        numbers = json.loads(said[-1]) if said else {"error": (problem or ["nothing said"])[0]}
+    except subprocess.TimeoutExpired:
+        numbers = {"error": "timeout"}
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    cores = os.cpu_count() or 1
+    return {**numbers, "machine_busy": round((_busy_s() - busy) / (time.time() - began) / cores, 2)}
+
+
+def _busy_s() -> float:
+    """CPU seconds of the whole machine: a run on a busy one says little about time, though its counts stand."""
+    ticks = [int(field) for field in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]]
+    return (ticks[0] + ticks[1] + ticks[2]) / os.sysconf("SC_CLK_TCK")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
