@@ -80,6 +80,11 @@ class Chain:
         )
 
     @property
+    def plain(self) -> bool:
+        """Whether there is nothing in it but records."""
+        return not self.last.waits and not any(plan.consume for plan in self.plans)
+
+    @property
     def alone(self) -> bool:
         """Whether it needs looks that the statement for many cannot take."""
         plan = self.first
@@ -175,7 +180,10 @@ async def together(on: Session, chains: Sequence[Chain], leases: Leases, now: in
     extras = _Extras()
     for i, chain in moving:
         extras.add(i, chain.plans)
-    if not waits and not extras.any:
+    if len(moving) == 1 and moving[0][1].plain and not extras.any and not leases.due([moving[0][1].first.worker]):
+        moved = await _move_lone(on, *moving[0], now)
+        on.counters.commits += 1
+    elif not waits and not extras.any:
         moved = await _move(on, moving, leases, now)
         on.counters.commits += 1
     else:
@@ -189,6 +197,28 @@ async def together(on: Session, chains: Sequence[Chain], leases: Leases, now: in
     return [chain for i, chain in enumerate(chains) if i not in moved]
 
 
+async def _move_lone(on: Session, i: int, chain: Chain, now: int) -> set[int]:
+    first, last = chain.first, chain.last
+    entries = [
+        (entry.at, entry.kind, entry.version, entry.key, plan.n, entry.data)
+        for plan in chain.plans
+        for entry in plan.entries
+    ]
+    found = await on.one(
+        "append_lone",
+        *(first.stream, first.fence, first.n, last.n, len(entries), first.worker),
+        *(last.lease == "release", last.active, last.parked, max([0, *(entry[2] for entry in entries)]), now),
+        list(range(1, len(entries) + 1)),
+        *_columns(entries, 6),
+        chain.known,
+    )
+    if found is None:
+        return set()
+    before, seen, admitted = found
+    _keep_receipts(chain, before, await _missed_by(on, chain, before, seen, admitted), ())
+    return {i}
+
+
 async def _move(on: Session, moving: Sequence[tuple[int, Chain]], leases: Leases, now: int) -> set[int]:
     until = leases.end()
     renewed = leases.due(chain.first.worker for _, chain in moving)
@@ -196,9 +226,7 @@ async def _move(on: Session, moving: Sequence[tuple[int, Chain]], leases: Leases
     chains = dict(moving)
     for i, before, met, seen, admitted, leased, _ in rows:
         chain = chains[i]
-        missed = ()
-        if admitted or (seen is not None and seen < before - chain.known):  # a row our view did not hold yet
-            missed = await _admitted(on, chain, before)
+        missed = await _missed_by(on, chain, before, seen, admitted)
         answers = await _answers(on, chain.last.waits) if met else ()
         _keep_receipts(chain, before, missed, answers)
         for worker in leased or ():
@@ -235,7 +263,12 @@ async def _write_more(on: Session, chains: Sequence[Chain], moved: set[int]) -> 
         await on.all("append_more", sorted(moved), [chains[i].first.stream for i in sorted(moved)], *extras.columns())
 
 
-async def _admitted(on: Session, chain: Chain, before: int) -> tuple[Row, ...]:
+async def _missed_by(on: Session, chain: Chain, before: int, seen: int | None, admitted: int | None) -> tuple[Row, ...]:
+    """What others wrote into the stream that its owner does not know. `seen` are all rows of our view between what it
+    knows and where it was moved from: if some are missing there, they came while we waited for the stream.
+    """
+    if seen is None or (not admitted and seen == before - chain.known):
+        return ()
     (stream, *_) = await on.one("stream_target", chain.first.stream)
     return log_rows(chain.first.stream, await on.all("log_admitted_between", stream, chain.known, before + 1))
 
