@@ -14,7 +14,7 @@ from perdure import Runtime
 from perdure.testing.crash import KILL_AT, TRACE, Boundary
 from perdure.vocab.messages import Message, ToolCall, ToolResult
 from perdure.vocab.records import EffectSettled
-from tests.crash.scenarios import DIE_IN, Ledger, run
+from tests.crash.scenarios import DIE_IN, Ledger, run, store_url
 
 processes = multiprocessing.get_context("forkserver")
 processes.set_forkserver_preload(["tests.crash.scenarios", "pydantic"])
@@ -97,7 +97,7 @@ def _counts(ledger: Ledger) -> dict[str, int]:
 
 async def final_history(folder: Path) -> tuple[Message, ...]:
     """The conversation as it stands, read by an observer that works on nothing."""
-    async with Runtime(f"sqlite:///{folder / 's.db'}", worker=False) as rt:
+    async with Runtime(store_url(folder), worker=False) as rt:
         session = rt.existing("s")
         why = await session.why()
         assert why.status == "idle", why

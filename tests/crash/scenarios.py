@@ -19,8 +19,8 @@ from perdure.codec import Json
 from perdure.models.protocol import Model, ModelEvent, ModelRequest, TextDelta
 from perdure.models.scripted import ScriptedModel, call, calls, cut, say
 from perdure.runtime.clock import SystemClock
+from perdure.runtime.stores import store_for
 from perdure.store.protocol import Store
-from perdure.store.sqlite.store import SqliteStore
 from perdure.testing.crash import Boundary, die, tripwire, tripwire_from_environment
 from perdure.tools.decorator import AnyTool
 from perdure.tools.prepare import ToolPrepareContext
@@ -34,6 +34,13 @@ DIE_IN = "PERDURE_DIE_IN"
 STOP_AT = "PERDURE_STOP_AT"
 LEASE_S = "PERDURE_LEASE_S"
 SILENT = "PERDURE_SILENT"
+URL = "store-url"
+
+
+def store_url(folder: Path) -> str:
+    """The store that the processes of one test share: a file beside the others, unless one says where."""
+    named = folder / URL
+    return named.read_text() if named.exists() else f"sqlite:///{folder / 's.db'}"
 
 
 class Ledger:
@@ -357,8 +364,8 @@ async def _run(name: str, folder: Path) -> None:
         model = Mortal(model)
     clock = SystemClock()
     lease_s = float(os.environ.get(LEASE_S, "10"))
-    sqlite = SqliteStore(folder / "s.db", clock, lease_ms=int(lease_s * 1000))
-    store = _stop_where_told(tripwire_from_environment(sqlite))
+    real = store_for(store_url(folder), clock, lease_ms=int(lease_s * 1000))
+    store = _stop_where_told(tripwire_from_environment(real))
     tuning = Tuning(clock=clock, lease_s=lease_s)
     async with Runtime(
         store, agents=[Agent("a", model=model, tools=tools, instructions="as it was")], tuning=tuning

@@ -14,7 +14,7 @@ from perdure import Agent, Runtime, Tuning
 from perdure.models.scripted import ScriptedModel, call, say
 from perdure.vocab.records import InputAdmitted, TurnEnded
 from tests.crash.harness import processes, start, wait_until
-from tests.crash.scenarios import LEASE_S, Ledger, one_once, zombie
+from tests.crash.scenarios import LEASE_S, Ledger, one_once, store_url, zombie
 
 pytestmark = [pytest.mark.crash, pytest.mark.timeout(90)]
 
@@ -23,7 +23,7 @@ SESSIONS, ROUNDS = 8, 5
 
 async def _talk(folder: Path, name: str) -> None:
     model, tools = one_once(Ledger(folder / f"ledger-{name}"))
-    async with Runtime(f"sqlite:///{folder / 's.db'}", agents=[Agent("a", model=model, tools=tools)]) as rt:
+    async with Runtime(store_url(folder), agents=[Agent("a", model=model, tools=tools)]) as rt:
 
         async def chat(number: int) -> None:
             session = await rt.session(f"s{number}", agent="a")
@@ -43,16 +43,16 @@ def talk(folder: str, name: str) -> None:
     asyncio.run(_talk(Path(folder), name))
 
 
-async def test_two_processes_share_a_file_and_every_input_is_answered_once(tmp_path: Path) -> None:
-    both = [processes.Process(target=talk, args=(str(tmp_path), name)) for name in ("one", "two")]
+async def test_two_processes_share_a_file_and_every_input_is_answered_once(folder: Path) -> None:
+    both = [processes.Process(target=talk, args=(str(folder), name)) for name in ("one", "two")]
     for process in both:
         process.start()
     for process in both:
         process.join(80)
     assert [process.exitcode for process in both] == [0, 0]
-    dispatches = Ledger(tmp_path / "ledger-one").count("charge") + Ledger(tmp_path / "ledger-two").count("charge")
+    dispatches = Ledger(folder / "ledger-one").count("charge") + Ledger(folder / "ledger-two").count("charge")
     assert dispatches == 2 * SESSIONS * ROUNDS
-    async with Runtime(f"sqlite:///{tmp_path / 's.db'}", worker=False) as rt:
+    async with Runtime(store_url(folder), worker=False) as rt:
         for number in range(SESSIONS):
             rows = await rt.existing(f"s{number}").rows()
             assert [row.seq for row in rows] == list(range(1, len(rows) + 1))
@@ -61,15 +61,15 @@ async def test_two_processes_share_a_file_and_every_input_is_answered_once(tmp_p
             assert sum(isinstance(row.record, TurnEnded) for row in rows) == 2 * ROUNDS
 
 
-async def test_a_killed_owner_is_replaced_at_once_and_not_after_its_lease(tmp_path: Path) -> None:
+async def test_a_killed_owner_is_replaced_at_once_and_not_after_its_lease(folder: Path) -> None:
     """The lease would take an hour to lapse; the free lock says that its holder is dead now."""
-    owner = start("zombie", tmp_path, {LEASE_S: "3600"})
-    ledger = Ledger(tmp_path / "ledger")
+    owner = start("zombie", folder, {LEASE_S: "3600"})
+    ledger = Ledger(folder / "ledger")
     wait_until(lambda: ledger.count("charge") == 1)
     assert owner.pid is not None
     _, tools = zombie(ledger)
     agent = Agent("a", model=ScriptedModel(call("charge"), say("all done")), tools=tools)
-    async with Runtime(f"sqlite:///{tmp_path / 's.db'}", agents=[agent], tuning=Tuning(lease_s=3600)) as rt:
+    async with Runtime(store_url(folder), agents=[agent], tuning=Tuning(lease_s=3600)) as rt:
         session = rt.existing("s")
         sent = await session.send("go", key="the-only-input")
         assert (await session.why()).status == "running", "its owner lives: nobody may take it over"

@@ -218,15 +218,15 @@ def test_the_scenario_writes_what_the_table_says(scenario: str, tmp_path: Path) 
 @pytest.mark.parametrize(("scenario", "point"), [(name, point) for name in SWEEPS for point in SWEEPS[name].points])
 async def test_killed_at_a_durable_boundary(scenario: str, point: str, tmp_path: Path) -> None:
     n, side = point.split(":")
-    await _check(scenario, tmp_path, at(Boundary(int(n), side, "")), SWEEPS[scenario].points[point])
+    await check(scenario, tmp_path, at(Boundary(int(n), side, "")), SWEEPS[scenario].points[point])
 
 
 @pytest.mark.parametrize(("scenario", "place"), [(name, place) for name in SWEEPS for place in SWEEPS[name].inside])
 async def test_killed_inside(scenario: str, place: str, tmp_path: Path) -> None:
-    await _check(scenario, tmp_path, inside(place), SWEEPS[scenario].inside[place])
+    await check(scenario, tmp_path, inside(place), SWEEPS[scenario].inside[place])
 
 
-async def _check(scenario: str, folder: Path, kill: dict[str, str], expected: Expected) -> None:
+async def check(scenario: str, folder: Path, kill: dict[str, str], expected: Expected) -> None:
     killed = kill_and_recover(scenario, folder, kill)
     _assert_counts(killed.at_kill, expected.at_kill, "when it died")
     _assert_counts(killed.at_end, expected.at_end, "in the end")

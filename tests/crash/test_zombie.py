@@ -14,7 +14,7 @@ from perdure.models.scripted import ScriptedModel, call, say
 from perdure.vocab.messages import Text
 from perdure.vocab.records import EffectSettled, OutcomeArrivedLate
 from tests.crash.harness import assert_valid_for_a_provider, is_stopped, start, wait_until
-from tests.crash.scenarios import LEASE_S, SCENARIOS, STOP_AT, Ledger
+from tests.crash.scenarios import LEASE_S, SCENARIOS, STOP_AT, Ledger, store_url
 
 pytestmark = [pytest.mark.crash, pytest.mark.timeout(60)]
 
@@ -25,18 +25,18 @@ def successor(folder: Path, scenario: str) -> Runtime:
     """Another worker on the same file."""
     _, tools = SCENARIOS[scenario](Ledger(folder / "ledger"))
     model = ScriptedModel.by_input({"go": [call("charge"), say("all done")]}, default=[say("noted")])
-    url = f"sqlite:///{folder / 's.db'}"
+    url = store_url(folder)
     return Runtime(url, agents=[Agent("a", model=model, tools=tools)], tuning=Tuning(lease_s=float(SHORT)))
 
 
-async def test_a_thawed_worker_writes_nothing_and_its_late_outcome_reaches_the_log(tmp_path: Path) -> None:
-    ledger = Ledger(tmp_path / "ledger")
-    stopped = start("zombie", tmp_path, {LEASE_S: SHORT})
+async def test_a_thawed_worker_writes_nothing_and_its_late_outcome_reaches_the_log(folder: Path) -> None:
+    ledger = Ledger(folder / "ledger")
+    stopped = start("zombie", folder, {LEASE_S: SHORT})
     try:
         wait_until(lambda: ledger.count("charge") == 1)
         assert stopped.pid is not None
         os.kill(stopped.pid, signal.SIGSTOP)
-        async with successor(tmp_path, "zombie") as rt:
+        async with successor(folder, "zombie") as rt:
             session = rt.existing("s")
             sent = await session.send("go", key="the-only-input")
             assert sent.duplicate
@@ -44,7 +44,7 @@ async def test_a_thawed_worker_writes_nothing_and_its_late_outcome_reaches_the_l
             assert result.status == "finished"
             before = [row.data for row in await session.rows()]
 
-            (tmp_path / "go").touch()
+            (folder / "go").touch()
             os.kill(stopped.pid, signal.SIGCONT)
             late = await _late_outcome(rt)
             assert late.tool == "charge"
@@ -78,20 +78,20 @@ async def _late_outcome(rt: Runtime) -> OutcomeArrivedLate:
 
 
 @pytest.mark.parametrize("scenario", ["zombie", "zombie_probed"])
-async def test_a_worker_stopped_between_intent_and_dispatch_does_not_dispatch(scenario: str, tmp_path: Path) -> None:
+async def test_a_worker_stopped_between_intent_and_dispatch_does_not_dispatch(scenario: str, folder: Path) -> None:
     """Not even when a probe says "it did not happen": the stopped worker could still do it, so that is unknown."""
-    ledger = Ledger(tmp_path / "ledger")
-    stopped = start(scenario, tmp_path, {LEASE_S: SHORT, STOP_AT: "3:after"})
+    ledger = Ledger(folder / "ledger")
+    stopped = start(scenario, folder, {LEASE_S: SHORT, STOP_AT: "3:after"})
     try:
         wait_until(lambda: is_stopped(stopped.pid))
-        async with successor(tmp_path, scenario) as rt:
+        async with successor(folder, scenario) as rt:
             sent = await rt.existing("s").send("go", key="the-only-input")
             result = await sent.result(timeout=20)
             assert result.status == "finished"
             assert ledger.count("charge") == 0
             assert stopped.pid is not None
             os.kill(stopped.pid, signal.SIGCONT)
-            wait_until(lambda: (tmp_path / "answer").exists())
+            wait_until(lambda: (folder / "answer").exists())
             stopped.join(20)
             assert ledger.count("charge") == 0, "dispatched after its lease had lapsed"
             assert_valid_for_a_provider(await rt.existing("s").history())
@@ -101,17 +101,17 @@ async def test_a_worker_stopped_between_intent_and_dispatch_does_not_dispatch(sc
 
 
 async def test_a_frozen_call_is_not_made_again_although_its_deadline_passed_and_nothing_happened_yet(
-    tmp_path: Path,
+    folder: Path,
 ) -> None:
     """When it thaws it goes on where it stood: a deadline proves nothing about a worker that may still be alive."""
-    ledger = Ledger(tmp_path / "ledger")
-    frozen = start("zombie_late", tmp_path, {LEASE_S: SHORT})
+    ledger = Ledger(folder / "ledger")
+    frozen = start("zombie_late", folder, {LEASE_S: SHORT})
     try:
         wait_until(lambda: ledger.count("begun") == 1)
         assert frozen.pid is not None
         os.kill(frozen.pid, signal.SIGSTOP)
         await asyncio.sleep(1.2)  # past the call's own deadline, and past the lease
-        async with successor(tmp_path, "zombie_late") as rt:
+        async with successor(folder, "zombie_late") as rt:
             sent = await rt.existing("s").send("go", key="the-only-input")
             assert (await sent.result(timeout=20)).status == "finished"
             assert ledger.count("begun") == 1, "the call was made again"

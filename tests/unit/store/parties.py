@@ -14,7 +14,7 @@ from perdure.commit.plan import Entry, Plan
 from perdure.ids import DEFAULT_TENANT, Seq, SessionId, StreamId, WorkerId, session_stream
 from perdure.inbox.admit import delivery
 from perdure.inbox.items import Wake
-from perdure.store.protocol import Claim
+from perdure.store.protocol import Claim, Store
 from perdure.store.sqlite import SqliteStore
 
 
@@ -44,7 +44,7 @@ async def opened(path: Path, worker: WorkerId) -> SqliteStore:
     return store
 
 
-async def owned(store: SqliteStore, name: str, worker: WorkerId) -> Claim:
+async def owned(store: Store, name: str, worker: WorkerId) -> Claim:
     """A stream of this name, in this worker's hands."""
     stream = stream_named(name)
     await store.admit(delivery(stream, "open", Wake(reason="x"), at=1, agent="a"))

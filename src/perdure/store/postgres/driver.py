@@ -12,9 +12,11 @@ Cells: TypeAlias = Any
 
 PostgresError = asyncpg.PostgresError
 InterfaceError = asyncpg.InterfaceError
+InternalClientError = asyncpg.InternalClientError
+"""What the driver raises when the server ended the session while nobody was listening."""
 UniqueViolationError = asyncpg.UniqueViolationError
 
-TROUBLE = (OSError, TimeoutError, EOFError, PostgresError, InterfaceError)
+TROUBLE = (OSError, TimeoutError, EOFError, PostgresError, InterfaceError, InternalClientError)
 """Whatever a statement or a connection can raise."""
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from perdure.errors import Code, Error
-from perdure.store.postgres.driver import InterfaceError, PostgresError, is_unfit
+from perdure.store.postgres.driver import InterfaceError, InternalClientError, PostgresError, is_unfit
 
 PATIENCE_S = 30.0
 
@@ -24,7 +24,8 @@ def is_lost(problem: BaseException) -> bool:
     if isinstance(problem, PostgresError):
         state = state_of(problem)
         return state in _LOST_STATES or state.startswith("08")
-    return isinstance(problem, OSError | TimeoutError | EOFError | InterfaceError) and not is_unfit(problem)
+    broken = OSError | TimeoutError | EOFError | InterfaceError | InternalClientError
+    return isinstance(problem, broken) and not is_unfit(problem)
 
 
 def is_contended(problem: BaseException) -> bool:

@@ -1,0 +1,110 @@
+"""Crash sweeps on a database server: workers killed at every durable boundary, the server crashed under them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from perdure import Agent, Runtime
+from perdure.ids import Seq, WorkerId
+from perdure.runtime.clock import SystemClock
+from perdure.store.postgres import PostgresStore
+from perdure.testing.crash import Boundary, tripwire
+from tests.crash.harness import assert_valid_for_a_provider, at, inside, trace
+from tests.crash.scenarios import SCENARIOS, Ledger
+from tests.crash.test_sweep import ONE_ONCE_WRITES, SWEEPS, check
+from tests.postgres import Server
+from tests.unit.store.parties import entry, owned, plan
+
+pytestmark = [pytest.mark.crash, pytest.mark.timeout(300)]
+
+SWEPT = ("one_once", "probed")
+"""The whole table of the main turn, and of the turn in which it matters that the dead are known to be dead."""
+
+
+@pytest.mark.parametrize("scenario", SWEPT)
+def test_the_scenario_writes_what_the_table_says(scenario: str, on_postgres: Path) -> None:
+    boundaries = trace(scenario, on_postgres)
+    assert [b.what for b in boundaries if b.side == "before"] == SWEEPS[scenario].writes
+    assert {f"{b.n}:{b.side}" for b in boundaries} == set(SWEEPS[scenario].points)
+
+
+@pytest.mark.parametrize(("scenario", "point"), [(name, point) for name in SWEPT for point in SWEEPS[name].points])
+async def test_killed_at_a_durable_boundary(scenario: str, point: str, on_postgres: Path) -> None:
+    n, side = point.split(":")
+    await check(scenario, on_postgres, at(Boundary(int(n), side, "")), SWEEPS[scenario].points[point])
+
+
+@pytest.mark.parametrize(("scenario", "place"), [(name, place) for name in SWEPT for place in SWEEPS[name].inside])
+async def test_killed_inside(scenario: str, place: str, on_postgres: Path) -> None:
+    await check(scenario, on_postgres, inside(place), SWEEPS[scenario].inside[place])
+
+
+# --- the server
+
+
+@pytest.fixture(scope="module")
+def mortal_server() -> Iterator[Server]:
+    """A server of their own for tests that crash it."""
+    server = Server()
+    yield server
+    server.remove()
+
+
+@pytest.mark.parametrize("side", ["before", "after"])
+@pytest.mark.parametrize("n", range(1, len(ONE_ONCE_WRITES) + 1))
+async def test_the_server_crashes_at_every_write_and_the_turn_goes_on(
+    n: int, side: str, mortal_server: Server, tmp_path: Path
+) -> None:
+    """Before: the write finds its connection gone. After: it was durable, and whatever comes next finds that."""
+    ledger = Ledger(tmp_path / "ledger")
+    model, tools = SCENARIOS["one_once"](ledger)
+    crashes: list[str] = []
+
+    def on_boundary(boundary: Boundary) -> None:
+        if (boundary.n, boundary.side) == (n, side) and not crashes:
+            crashes.append(boundary.what)
+            mortal_server.stop("immediate")
+            mortal_server.start()
+
+    real = PostgresStore(mortal_server.url(schema=f"crash_{n}_{side}"), SystemClock())
+    store = tripwire(real, on_boundary)
+    async with Runtime(store, agents=[Agent("a", model=model, tools=tools)]) as rt:
+        session = await rt.session("s", agent="a")
+        sent = await session.send("go", key="the-only-input")
+        assert (await sent.result(timeout=30)).status == "finished"
+        rows = await session.rows()
+        assert [row.seq for row in rows] == list(range(1, len(rows) + 1))
+        assert_valid_for_a_provider(await session.history())
+        assert (await session.why()).status == "idle"
+    assert crashes == [ONE_ONCE_WRITES[n - 1]]
+    assert ledger.count("charge") == 1
+
+
+async def test_the_server_crashes_while_an_append_is_under_way(mortal_server: Server) -> None:
+    """Many appends in flight, a crash among them: each is written once, and each gets its receipt."""
+    ann = WorkerId("ann")
+    store = PostgresStore(mortal_server.url(schema="crash_among"), SystemClock())
+    await store.open()
+    await store.register(ann, pid=1, version="1", now=0)
+    claims = [await owned(store, f"s{i}", ann) for i in range(10)]
+
+    async def work(index: int) -> None:
+        for n in range(1, 41):
+            receipt = await store.append(plan(claims[index], ann, n, entry(str(n))))
+            assert receipt.first_seq == n + 1
+
+    async def crash() -> None:
+        for _ in range(3):
+            await asyncio.sleep(0.02)
+            await asyncio.to_thread(mortal_server.stop, "immediate")
+            await asyncio.to_thread(mortal_server.start)
+
+    await asyncio.gather(crash(), *(work(index) for index in range(10)))
+    for claim in claims:
+        rows = await store.read(claim.stream, after=Seq(1))
+        assert [row.data for row in rows] == [entry(str(n)).data for n in range(1, 41)]
+    await store.close()

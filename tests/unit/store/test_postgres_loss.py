@@ -1,0 +1,216 @@
+"""A connection that breaks at any statement: nothing is lost, nothing is repeated, the receipt decides."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+import pytest
+
+from perdure.commit.plan import Blob, Plan, Receipt, SetTimer, blob_of
+from perdure.errors import Code, Error
+from perdure.ids import PromiseId, Seq, StreamId, WorkerId
+from perdure.inbox.admit import Admitted, Duplicate, delivery
+from perdure.inbox.items import Wake
+from perdure.store.postgres import PostgresStore
+from perdure.store.postgres import connections as module
+from perdure.store.postgres.driver import Cells, Connection, dial
+from perdure.store.protocol import Accepted, AlreadyResolved, Claim
+from perdure.vocab.promises import Ok, PromiseState
+from tests.postgres import Server
+from tests.unit.store.parties import RealClock, entry, owned, plan, stream_named
+
+ANN, BOB = WorkerId("ann"), WorkerId("bob")
+PICTURE: Blob = blob_of(b"picture", "image/png")
+
+Side = Literal["before", "after"]
+
+
+@dataclass
+class Saboteur:
+    """Cuts a connection at the n-th statement: the server ends it before, or its reply gets lost after."""
+
+    server: Server
+    at: int = 0
+    side: Side = "before"
+    count: int = 0
+    done: list[str] = field(default_factory=list[str])
+
+    def arm(self, at: int, side: Side) -> None:
+        self.at, self.side, self.count = at, side, 0
+
+    async def around(self, connection: Connection, sql: str, run: Callable[[], Awaitable[Cells]]) -> Cells:
+        quiet = sql.startswith("ROLLBACK") or "pulse" in sql or not self.at
+        if not quiet:
+            self.count += 1
+        hit = not quiet and self.count == self.at
+        if hit and self.side == "before":
+            (pid,) = (await connection.fetch("SELECT pg_backend_pid()"))[0]
+            await self.server.execute(f"SELECT pg_terminate_backend({pid})")
+        result = await run()
+        if hit and self.side == "after":
+            connection.terminate()
+            self.done.append(sql[:40])
+            raise ConnectionResetError("the reply was lost")
+        return result
+
+
+class Mortal:
+    """A real connection with a saboteur around it."""
+
+    def __init__(self, connection: Connection, saboteur: Saboteur) -> None:
+        self._connection = connection
+        self._saboteur = saboteur
+
+    async def fetch(self, query: str, *args: object) -> list[Cells]:
+        return await self._saboteur.around(self._connection, query, lambda: self._connection.fetch(query, *args))
+
+    async def execute(self, query: str) -> str:
+        return await self._saboteur.around(self._connection, query, lambda: self._connection.execute(query))
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._connection, name)
+
+
+@pytest.fixture
+def saboteur(postgres: Server, monkeypatch: pytest.MonkeyPatch) -> Saboteur:
+    saboteur = Saboteur(postgres)
+
+    async def dial_mortal(dsn: str, **options: object) -> Mortal:
+        return Mortal(await dial(dsn, **options), saboteur)  # type: ignore[arg-type] - handed on
+
+    monkeypatch.setattr(module, "dial", dial_mortal)
+    return saboteur
+
+
+@pytest.fixture
+async def store(postgres_url: str, saboteur: Saboteur) -> AsyncIterator[PostgresStore]:
+    store = PostgresStore(postgres_url, RealClock())
+    await store.open()
+    await store.register(ANN, pid=1, version="1", now=0)
+    yield store
+    await store.close()
+
+
+async def swept(store: PostgresStore, saboteur: Saboteur, story: Callable[[str], Awaitable[None]]) -> int:
+    """Tell a story again and again, with a cut at each of its statements, before and after it."""
+    saboteur.arm(10**9, "before")
+    await story("undisturbed")
+    statements = saboteur.count
+    for side in ("before", "after"):
+        for at in range(1, statements + 1):
+            saboteur.arm(at, side)
+            await story(f"{side}-{at}")
+            assert saboteur.count >= at, "the cut never came"
+    saboteur.at = 0
+    return statements
+
+
+def rows_of(receipts: list[Receipt]) -> list[tuple[int, int]]:
+    return [(receipt.first_seq, receipt.last_seq) for receipt in receipts]
+
+
+async def texts(store: PostgresStore, stream: StreamId) -> list[str]:
+    return [row.data.decode() for row in await store.read(stream, after=Seq(1))]
+
+
+async def test_appends_survive_a_cut_at_every_statement(store: PostgresStore, saboteur: Saboteur) -> None:
+    async def story(name: str) -> None:
+        claim = await owned(store, name, ANN)
+        (opening,) = await store.inbox(claim.stream)
+        plans = [
+            plan(claim, ANN, 1, entry("a"), known=1),
+            replace(plan(claim, ANN, 2, entry("b"), entry("c", key="k"), known=2), consume=(opening.id,)),
+            replace(plan(claim, ANN, 3, entry("d"), known=4), timers=(SetTimer("t", 9),), blobs=(PICTURE,)),
+            replace(plan(claim, ANN, 4, known=5), waits=(PromiseId(f"p-{name}"),), lease="release", active=False),
+        ]
+        receipts = [await store.append(each) for each in plans]
+        assert rows_of(receipts) == [(2, 2), (3, 4), (5, 5), (6, 5)]
+        assert await texts(store, claim.stream) == [f'{{"text":"{letter}"}}' for letter in "abcd"]
+        assert await store.inbox(claim.stream) == ()
+        info = await store.stream(claim.stream)
+        assert info is not None
+        assert (info.last_seq, info.owner, info.active) == (5, None, False)
+
+    assert await swept(store, saboteur, story) > 15
+
+
+async def test_a_crowd_of_appends_survives_a_cut(store: PostgresStore, saboteur: Saboteur) -> None:
+    async def story(name: str) -> None:
+        claims = [await owned(store, f"{name}-{i}", ANN) for i in range(5)]
+        plans: list[Plan] = [plan(claim, ANN, n, entry(str(n))) for n in (1, 2, 3) for claim in claims]
+        receipts = await asyncio.gather(*(store.append(each) for each in plans))
+        assert rows_of(receipts) == [(n + 1, n + 1) for n in (1, 2, 3) for _ in claims]
+        for claim in claims:
+            assert len(await texts(store, claim.stream)) == 3
+
+    await swept(store, saboteur, story)
+
+
+async def test_admissions_survive_a_cut_at_every_statement(store: PostgresStore, saboteur: Saboteur) -> None:
+    async def story(name: str) -> None:
+        stream = stream_named(name)
+        first = delivery(stream, "k", Wake(reason="x"), at=1, agent="a")
+        assert isinstance(await store.admit(first, claim_for=ANN), Admitted | Duplicate)
+        with_bytes = replace(delivery(stream, "k2", Wake(reason="y"), at=1), blobs=(PICTURE,))
+        assert isinstance(await store.admit(with_bytes), Admitted | Duplicate)
+        assert [row.source_key for row in await store.inbox(stream)] == ["k", "k2"]
+        assert [row.seq for row in await store.read(stream)] == [1]
+
+    await swept(store, saboteur, story)
+
+
+async def test_claims_and_promises_survive_a_cut_at_every_statement(store: PostgresStore, saboteur: Saboteur) -> None:
+    async def story(name: str) -> None:
+        claim = await owned(store, name, ANN)
+        again = await store.claim(claim.stream, ANN)
+        assert isinstance(again, Claim)
+        assert again.fence > claim.fence
+        promise = PromiseId(f"p-{name}")
+        await store.promise(PromiseState(id=promise, stream=claim.stream))
+        await store.append(replace(plan(again, ANN, 1), waits=(promise,), lease="release", active=False))
+        resolved = await store.resolve(promise, Ok(value=1), now=1)
+        assert resolved in (Accepted(), AlreadyResolved(Ok(value=1)))
+        assert len(await store.inbox(claim.stream)) == 2, "the opening, and one wake"
+        noted = await store.annotate(claim.stream, entry("note", key="gate"))
+        assert noted.row.seq == 2
+        assert len(await store.read(claim.stream)) == 2
+        await store.renew(ANN)
+        assert store.lease_live(ANN)
+        await store.delete(claim.stream)
+        assert await store.stream(claim.stream) is None
+
+    await swept(store, saboteur, story)
+
+
+async def test_a_note_without_a_key_is_not_repeated_when_its_reply_is_lost(
+    store: PostgresStore, saboteur: Saboteur
+) -> None:
+    claim = await owned(store, "one", ANN)
+    saboteur.arm(1, "after")
+    with pytest.raises(Error) as caught:
+        await store.annotate(claim.stream, entry("once"))
+    assert caught.value.code is Code.STORE_UNAVAILABLE
+    assert await texts(store, claim.stream) == ['{"text":"once"}']
+
+
+async def test_patience_ends(store: PostgresStore, saboteur: Saboteur, monkeypatch: pytest.MonkeyPatch) -> None:
+    claim = await owned(store, "one", ANN)
+    connections = store._connections  # pyright: ignore[reportPrivateUsage] - to be impatient
+    assert connections is not None
+    connections.patience_s = 0.05
+
+    async def nobody(dsn: str, **options: object) -> Mortal:
+        raise ConnectionRefusedError("nobody listens")
+
+    monkeypatch.setattr(module, "dial", nobody)
+    saboteur.arm(1, "before")
+    with pytest.raises(Error) as caught:
+        await store.append(plan(claim, ANN, 1, entry("a")))
+    assert caught.value.code is Code.STORE_UNAVAILABLE
+    monkeypatch.undo()
+    connections.patience_s = 10
+    saboteur.at = 0
+    assert (await store.append(plan(claim, ANN, 1, entry("a")))).first_seq == 2
