@@ -1,7 +1,7 @@
-"""Perdure on the workloads. Steps are `ctx.step` in a resumable tool; `--mode journal` runs them on the append path alone.
+"""Perdure on the workloads. Steps are `ctx.step` in a resumable tool; `--mode journal`: on the append path alone.
 
-Besides: `cold` (the first turn of a session that is not in memory, after 50 and after 5,000 turns), `chat` (400 turns that
-hold 0.9 MB), `startup` (`perdure --help` beside importing typer).
+Besides: `cold` (the first turn of a session that is not in memory, after 50 and after 5,000 turns), `chat` (400 turns
+that hold 0.9 MB), `startup` (`perdure --help` beside importing typer).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Restate, all workloads: its server (`RESTATE_SERVER` names the binary) and its Python SDK, on the loopback address."""
+"""Restate, all workloads: its server (`RESTATE_SERVER` names it) and its Python SDK, on the loopback address."""
 
 from __future__ import annotations
 
