@@ -1,6 +1,6 @@
 """The physical limit: the same rows written by bare loops, with nothing around them.
 
-w1a and w1b: one row a step through a writer thread that commits what has queued up (`--mode inline`: w1a without it). w2a
+w1a and w1b: one row a step through a writer thread that commits what has queued up (`--mode inline`: without it). w2a
 and w2b: three rows a turn. w3: a row and a future for each waiter. w4: load half of the rows, write the rest.
 """
 
