@@ -246,8 +246,8 @@ OUTCOMES: list[tuple[o.Outcome, str]] = [
         '"status":429}}',
     ),
     (
-        o.DirectOutcome(error=o.LlmError(kind="auth", message="m")),
-        '{"type":"direct","error":{"kind":"auth","message":"m"}}',
+        o.DirectOutcome(error=o.LlmError(kind="auth", message="m"), source="summary"),
+        '{"type":"direct","error":{"kind":"auth","message":"m"},"source":"summary"}',
     ),
     (
         o.ToolCallOutcome(launch=DONE),

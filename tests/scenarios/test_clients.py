@@ -313,7 +313,7 @@ async def test_a_child_knows_its_parent_and_has_no_children(desk: Desk) -> None:
     assert told == "service_unavailable"
     parent, one = seen
     assert one.parent_call_id == parent.call_id
-    assert one.call_id == f"{parent.call_id}:child:0:one"
+    assert one.call_id == f"{parent.call_id}:batch:1:child:0:one"
     assert one.idempotency_key != parent.idempotency_key
     assert one.parent_invocation is not None
     assert one.parent_invocation.effect_kind == "tool_batch"

@@ -1,7 +1,8 @@
 """Calls that a tool makes of other tools. What such a call may be depends on whether it can be recorded.
 
 The body of an ordinary tool is one attempt: nothing inside it is recorded by itself. A `pure` call may run there, since
-running it again does no harm. What must not run twice may not.
+running it again does no harm. What must not run twice may not. In a resumable body every child is a step of its own,
+with the class of its tool, and is answered from the log when the body is entered again.
 """
 
 from __future__ import annotations
@@ -11,7 +12,9 @@ from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass, replace
 from typing import cast
 
-from perdure.codec import to_json
+import msgspec
+
+from perdure.codec import Json, to_json
 from perdure.effects import keys
 from perdure.effects.controller import InlineController, Local
 from perdure.errors import Error
@@ -21,6 +24,8 @@ from perdure.tools.batch import collected, run_batch
 from perdure.tools.catalog import ActiveCatalog
 from perdure.tools.clients.dispatch import MAX_BATCH_CALLS, ChildCall, ChildResult
 from perdure.tools.context import CancelToken, ToolContext
+from perdure.tools.durable import StepFailed
+from perdure.tools.errors import OutcomeUnknown
 from perdure.tools.execute import ToolThreads, run_to_end
 from perdure.tools.prepare import Preparation, ToolPrepareContext, answered, judge, refused
 from perdure.tools.provider import ProvidedTool
@@ -36,16 +41,9 @@ from perdure.vocab.effects import (
     Scope,
 )
 from perdure.vocab.messages import ToolCall
-from perdure.vocab.outcomes import Failed, Failure, Outcome, ToolOutput, into_tool_batch
+from perdure.vocab.outcomes import Failed, Failure, InDoubt, Outcome, Success, ToolOutput, into_tool_batch
 from perdure.vocab.tools import ToolManifest
-
-
-@dataclass(frozen=True, slots=True)
-class _Child:
-    """A child call that may run."""
-
-    call: PreparedToolCall
-    prepared: Prepared
+from perdure.vocab.wire import Value
 
 
 class DispatchClient:
@@ -69,48 +67,120 @@ class DispatchClient:
     async def batch(self, calls: Sequence[ChildCall]) -> tuple[ChildResult, ...]:
         """Run other tools and answer in the order of the calls."""
         self._site.check_running()
+        self._site.batches += 1
         named = [replace(call, call_id=call.call_id or str(index)) for index, call in enumerate(calls)]
         if len(named) > MAX_BATCH_CALLS:
             because = f"a batch has at most {MAX_BATCH_CALLS} calls, and this one has {len(named)}; none was run"
             return tuple(_answered(call, _failure("tool_batch_too_large", because)) for call in named)
-        prepared = [await self._prepare(call) for call in named]
-        ready = tuple(one for one in prepared if isinstance(one, _Child))
-        outputs = iter(await self._run(ready) if ready else ())
+        admitted = [self._admit(call) for call in named]
+        children = tuple(
+            BatchedCall(call=one, replay_suffix=f"child:{index}:{one.call_id}")
+            for index, one in enumerate(admitted)
+            if isinstance(one, PreparedToolCall)
+        )
+        outputs = iter(await self._run(children, self._site.batches) if children else ())
         return tuple(
-            _answered(call, next(outputs) if isinstance(one, _Child) else one)
-            for call, one in zip(named, prepared, strict=True)
+            _answered(call, next(outputs) if isinstance(one, PreparedToolCall) else one)
+            for call, one in zip(named, admitted, strict=True)
         )
 
-    # --- before
-
-    async def _prepare(self, child: ChildCall) -> _Child | ToolOutput:
-        """A child that may run, or its answer."""
+    def _admit(self, child: ChildCall) -> PreparedToolCall | Failed:
+        """A child that may be tried, or its answer. Looks only at what the turn captured: the same on every entry."""
         try:
             args = to_json(child.args, where="args")
         except Error as problem:
             return _failure("invalid_tool_args", problem.message)
-        toolbox = self._toolbox
-        asked = ToolCall(id=CallId(child.call_id), name=child.name, args=args)
         contract = self._site.turn.composition.tool(child.name)
-        bound = toolbox.prepare(asked, contract)
+        if contract is None:
+            refusal = self._toolbox.prepare(ToolCall(id=CallId(child.call_id), name=child.name, args=args), None)
+            unknown = Failure(code="tool_unavailable", message=f"{child.name} cannot be called from here")
+            return Failed(failure=refusal if isinstance(refusal, Failure) else unknown)
+        effect = contract.durability.effect
+        if effect == "resumable" or (effect != "pure" and self._parent.body is None):
+            return _not_recorded(child.name, effect)
+        return PreparedToolCall(
+            call_id=CallId(child.call_id), tool_id=contract.tool_id, tool_name=child.name, args=args
+        )
+
+    async def _run(self, children: tuple[BatchedCall, ...], number: int) -> tuple[ToolOutput, ...]:
+        batch = PreparedToolBatch(
+            batch_id=PreparedToolBatch.of(tuple(child.call for child in children)).batch_id, calls=children
+        )
+        invocation = self._invocation(batch)
+
+        async def one(call: BatchedCall, token: CancelToken) -> ToolOutput:
+            child = _Child(self._context(call, number, invocation, token), call, f"batch:{number}:{call.replay_suffix}")
+            return await (self._attempt(child) if self._parent.body is None else self._step(child))
+
+        async def run(_: Envelope) -> Outcome:
+            cancellation = self._site.cancellation
+            return await run_batch(batch, one, is_serial=self._catalog.is_serial, cancellation=cancellation)
+
+        envelope = Envelope(invocation=invocation, command=CallTools(batch=batch))
+        outcome = await InlineController().execute(envelope, Local(EffectKind.TOOL_BATCH, run))
+        return collected(batch, into_tool_batch(outcome).launches)
+
+    # --- one child
+
+    async def _step(self, child: _Child) -> ToolOutput:
+        """Run a child as a step of its parent's body, or answer it from the log, whatever became of its tool."""
+        contract = self._site.turn.composition.tool(child.call.tool_name)
+        assert contract is not None
+        sealed = await self._sealed_step(child)
+
+        async def run(_: Json) -> Json:
+            output = sealed if isinstance(sealed, Success | Failed) else await self._attempt(child, sealed)
+            if isinstance(output, InDoubt):
+                raise OutcomeUnknown(output.message)
+            return msgspec.to_builtins(output)
+
+        given = {"tool": child.call.tool_id, "args": child.call.args}
+        effect = contract.durability.effect
+        assert effect != "resumable"
+        try:
+            value = await self._parent.run_json(child.step, given, run, effect=effect)
+        except OutcomeUnknown as doubt:
+            return InDoubt(reason="declared", message=doubt.message)
+        except StepFailed as failed:
+            return _failure(failed.code, failed.message)
+        return msgspec.convert(value, type=ToolOutput)
+
+    async def _sealed_step(self, child: _Child) -> Preparation | None:
+        """What a provider's hook said of a child, recorded before the child is dispatched; None if there is no hook."""
+        bound = self._bound(child, None)
+        if isinstance(bound, Failure) or not isinstance(bound.tool, ProvidedTool) or not bound.tool.prepares:
+            return None
+        tool = bound.tool
+
+        async def ask(_: Json) -> Json:
+            return _recordable(await self._ask_hook(tool, child))
+
+        given = msgspec.to_builtins(child.call)
+        value = await self._parent.run_json(f"{child.step}:prepare", given, ask, effect="pure")
+        answer = msgspec.convert(value, type=_Sealed).outcome
+        return answer.call if isinstance(answer, _Prepared) else answer
+
+    async def _attempt(self, child: _Child, sealed: PreparedToolCall | None = None) -> ToolOutput:
+        """Check a child's arguments, ask its provider's hook unless that was done, and run it."""
+        bound = self._bound(child, sealed)
         if isinstance(bound, Failure):
             return Failed(failure=bound)
-        if bound.durability.effect != "pure":
-            return _not_recorded(child.name, bound.durability.effect)
-        call = PreparedToolCall(call_id=asked.id, tool_id=bound.contract.tool_id, tool_name=child.name, args=args)
-        if not isinstance(bound.tool, ProvidedTool) or not bound.tool.prepares:
-            return _Child(call, bound)
-        sealed = await self._ask_hook(bound.tool, call)
-        if not isinstance(sealed, PreparedToolCall):
-            return sealed
-        again = toolbox.prepare(asked, contract, sealed)
-        return Failed(failure=again) if isinstance(again, Failure) else _Child(sealed, again)
+        if sealed is None and isinstance(bound.tool, ProvidedTool) and bound.tool.prepares:
+            answer = await self._ask_hook(bound.tool, child)
+            return answer if not isinstance(answer, PreparedToolCall) else await self._attempt(child, answer)
+        call = sealed or child.call
+        ctx = replace(child.ctx, args=call.args, prepared_payload=call.prepared_payload)
+        return await run_to_end(bound, ctx, threads=self._threads)
 
-    async def _ask_hook(self, tool: ProvidedTool, call: PreparedToolCall) -> Preparation:
-        parent = self._parent
+    def _bound(self, child: _Child, sealed: PreparedToolCall | None) -> Prepared | Failure:
+        asked = ToolCall(id=child.call.call_id, name=child.call.tool_name, args=child.call.args)
+        return self._toolbox.prepare(asked, self._site.turn.composition.tool(asked.name), sealed)
+
+    async def _ask_hook(self, tool: ProvidedTool, child: _Child) -> Preparation:
+        parent, call = self._parent, child.call
         ctx = ToolPrepareContext(
             session_id=parent.session_id,
-            call_id=call.call_id,
+            call_id=child.ctx.call_id,
             turn_context=parent.turn_context,
             given=parent.given,
             sessions=parent.clients.sessions,
@@ -123,26 +193,6 @@ class DispatchClient:
             return await answered(call, cast("Awaitable[object]", answer))
         return judge(call, answer)
 
-    # --- running
-
-    async def _run(self, children: tuple[_Child, ...]) -> tuple[ToolOutput, ...]:
-        batch = PreparedToolBatch.of(tuple(child.call for child in children))
-        invocation = self._invocation(batch)
-        known = {one.replay_suffix: child for one, child in zip(batch.calls, children, strict=True)}
-
-        async def one(call: BatchedCall, token: CancelToken) -> ToolOutput:
-            child = known[call.replay_suffix]
-            ctx = self._context(call, child, invocation, token)
-            return await run_to_end(child.prepared, ctx, threads=self._threads)
-
-        async def run(_: Envelope) -> Outcome:
-            cancellation = self._site.cancellation
-            return await run_batch(batch, one, is_serial=self._catalog.is_serial, cancellation=cancellation)
-
-        envelope = Envelope(invocation=invocation, command=CallTools(batch=batch))
-        outcome = await InlineController().execute(envelope, Local(EffectKind.TOOL_BATCH, run))
-        return collected(batch, into_tool_batch(outcome).launches)
-
     def _invocation(self, batch: PreparedToolBatch) -> Invocation:
         parent, turn = self._parent, self._site.turn
         scope = Scope(
@@ -151,9 +201,9 @@ class DispatchClient:
         key = f"{keys.turn_effect(parent.tenant, scope, EffectKind.TOOL_BATCH, parent.call_id)}:{batch.batch_id}"
         return Invocation.effect(scope, f"{self._site.effect}.batch", EffectKind.TOOL_BATCH, key)
 
-    def _context(self, call: BatchedCall, child: _Child, batch: Invocation, token: CancelToken) -> ToolContext[object]:
+    def _context(self, call: BatchedCall, number: int, batch: Invocation, token: CancelToken) -> ToolContext[object]:
         parent, name = self._parent, call.call.tool_name
-        own = CallId(f"{parent.call_id}:{call.replay_suffix}")
+        own = CallId(f"{parent.call_id}:batch:{number}:{call.replay_suffix}")
         return replace(
             parent,
             call_id=own,
@@ -161,13 +211,42 @@ class DispatchClient:
             attempt=1,
             max_attempts=1,
             idempotency_key=keys.tool_idempotency(parent.tenant, parent.session_id, own, name),
-            args=call.call.args,
             cancellation=token,
-            prepared_payload=child.call.prepared_payload,
             parent_call_id=parent.call_id,
             parent_invocation=batch,
             clients=replace(parent.clients, dispatch=None),
+            body=None,
+            completion=None,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class _Child:
+    """A child call that is tried: its own context, and the name of its step in the body of its parent."""
+
+    ctx: ToolContext[object]
+    batched: BatchedCall
+    step: str
+
+    @property
+    def call(self) -> PreparedToolCall:
+        """The call as its parent made it."""
+        return self.batched.call
+
+
+class _Prepared(Value, frozen=True, tag="prepared", tag_field="status"):
+    call: PreparedToolCall
+
+
+class _Sealed(Value, frozen=True):
+    """What a hook answered, as a step records it."""
+
+    outcome: _Prepared | Success | Failed
+
+
+def _recordable(answer: Preparation) -> Json:
+    outcome = _Prepared(call=answer) if isinstance(answer, PreparedToolCall) else answer
+    return msgspec.to_builtins(_Sealed(outcome=outcome))
 
 
 def _answered(call: ChildCall, output: ToolOutput) -> ChildResult:
@@ -182,5 +261,5 @@ def _not_recorded(name: str, effect: str) -> Failed:
     return _failure(
         "nested_effect_not_recorded",
         f"{name} is {effect}: inside the body of another tool nothing would record that it ran, so it was not run. "
-        "Only pure tools can be called here.",
+        "Only pure tools can be called here; in a resumable tool also once and idempotent ones.",
     )

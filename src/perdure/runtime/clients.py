@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from perdure.codec import Json, check_text, decode, encode, to_json
+from perdure.codec import Json, check_text, decode, digest, encode, to_json
 from perdure.commit.plan import Blob, blob_of
 from perdure.effects.attachments import Attachment, normalise
 from perdure.errors import Code, Error
@@ -17,17 +17,20 @@ from perdure.ids import CallId, EffectId, SessionId, StreamId, check_id, join, s
 from perdure.inbox.admit import delivery
 from perdure.inbox.items import Input, Wake
 from perdure.models.protocol import Model, ModelError, ModelRequest, adopt
-from perdure.runtime.perform import MODEL_TIMEOUT_S, stream_reply
+from perdure.runtime.hydrate import Fetch, hydrated
+from perdure.runtime.perform import MAX_REPLY_BYTES, MODEL_TIMEOUT_S, stream_reply
 from perdure.session.fold import CODE, SessionState, fold_all
 from perdure.tools.ceiling import MAX_KEPT_BYTES
 from perdure.tools.clients.completions import DirectRequest
 from perdure.tools.clients.sessions import SessionModel, SessionSnapshot, StartedTurn
 from perdure.tools.clients.turn import TurnContext
 from perdure.tools.context import CancelToken
+from perdure.tools.durable import Body
 from perdure.tools.errors import ToolError
 from perdure.turn.state import Turn
+from perdure.vocab.effects import LlmRequestSpec
 from perdure.vocab.messages import AttachmentRef, Message, Reply, Text
-from perdure.vocab.outcomes import DirectUsage, LlmError
+from perdure.vocab.outcomes import DirectOutcome, DirectUsage, LlmError
 from perdure.vocab.tools import ToolDefinition
 
 if TYPE_CHECKING:
@@ -61,7 +64,10 @@ _VISIBLE = frozenset(
 
 @dataclass(slots=True)
 class CallSite:
-    """One attempt of one call, as its clients see it, and what they have collected for its outcome."""
+    """One attempt of one call, as its clients see it, and what they have collected for its outcome.
+
+    `keep` stores bytes at once: a step of a resumable body may refer to them long before the call ends.
+    """
 
     turn: Turn
     call: CallId
@@ -70,7 +76,9 @@ class CallSite:
     cancellation: CancelToken = field(default_factory=CancelToken)
     attached: list[Blob] = field(default_factory=list[Blob])
     spent: list[DirectUsage] = field(default_factory=list[DirectUsage])
+    keep: Callable[[Blob], None] | None = None
     created: int = 0
+    batches: int = 0
 
     def check_running(self) -> None:
         """Refuse what nobody will record any more."""
@@ -258,10 +266,9 @@ class SessionsClient:
 class AttachmentsClient:
     """`ctx.attachments` of one call."""
 
-    def __init__(self, site: CallSite, shared: Shared, stream: StreamId) -> None:
+    def __init__(self, site: CallSite, fetch: Fetch) -> None:
         self._site = site
-        self._shared = shared
-        self._stream = stream
+        self._fetch = fetch
 
     async def put(self, data: bytes, media_type: str, *, name: str = "") -> AttachmentRef:
         """Keep bytes and refer to them."""
@@ -277,7 +284,7 @@ class AttachmentsClient:
         if mine is not None:
             return mine.data
         try:
-            return (await self._shared.store.blob(ref.hash, stream=self._stream)).data
+            return await self._fetch(ref)
         except Error as problem:
             if problem.code is not Code.BLOB_UNKNOWN:
                 raise
@@ -289,6 +296,7 @@ class _Collected:
 
     def __init__(self, site: CallSite) -> None:
         self._attached = site.attached
+        self._keep = site.keep
 
     async def put(self, data: bytes, media_type: str) -> AttachmentRef:
         if len(data) > MAX_KEPT_BYTES:
@@ -297,15 +305,19 @@ class _Collected:
             raise ValueError(f"one call keeps at most {MAX_ATTACHED_BYTES} bytes")
         blob = blob_of(data, media_type)
         self._attached.append(blob)
+        if self._keep is not None:
+            self._keep(blob)
         return AttachmentRef(hash=blob.hash, media_type=media_type, size=len(data))
 
 
 class CompletionsClient:
-    """`ctx.direct_completions` of one call. The request belongs to the attempt that makes it."""
+    """`ctx.direct_completions` of one call: recorded where its body is resumable, else part of the attempt."""
 
-    def __init__(self, site: CallSite, model: Model) -> None:
+    def __init__(self, body: Body | None, site: CallSite, model: Model, fetch: Fetch) -> None:
+        self._body = body
         self._site = site
         self._model = model
+        self._fetch = fetch
 
     async def complete(self, request: DirectRequest | str, usage_source: str) -> Reply:
         """The reply of the session's own model."""
@@ -313,26 +325,51 @@ class CompletionsClient:
         asked = DirectRequest(request) if isinstance(request, str) else request
         if not usage_source.strip():
             raise ToolError("A direct completion needs a usage source", code="invalid_argument")
+        messages = _messages(asked.messages)
+        outcome = await self._answer(asked, messages, usage_source)
+        if outcome.reply is None:
+            raise _no_reply(outcome.error)
+        return outcome.reply
+
+    async def _answer(self, asked: DirectRequest, messages: tuple[Message, ...], source: str) -> DirectOutcome:
+        if self._body is None:
+            outcome = await self._ask(asked, messages, source)
+            if outcome.reply is not None:
+                spent = DirectUsage(source=source, model=outcome.reply.model, usage=outcome.reply.usage)
+                self._site.spent.append(spent)
+            return outcome
+        said = (Message(role="system", parts=(Text(text=asked.instructions),)),) if asked.instructions else ()
+        spec = LlmRequestSpec(
+            model=self._site.turn.composition.model, messages=(*said, *messages), generation=asked.settings
+        )
+        name = asked.key or digest(spec)[:16]
+        return await self._body.direct(name, spec, source, lambda: self._ask(asked, messages, source))
+
+    async def _ask(self, asked: DirectRequest, messages: tuple[Message, ...], source: str) -> DirectOutcome:
         turn = self._site.turn
+        messages, attachments = await hydrated(messages, self._fetch)
         described = ModelRequest(
             model=turn.composition.model,
             instructions=asked.instructions,
-            messages=_messages(asked.messages),
+            messages=messages,
             tools=(),
             tool_choice="none",
             settings=turn.composition.settings if asked.settings is None else asked.settings,
+            attachments=attachments,
         )
         try:
             async with asyncio.timeout(MODEL_TIMEOUT_S):
                 reply = await stream_reply(self._model, described, lambda _text, _thinking: None)
         except TimeoutError:
             message = f"no complete reply within {MODEL_TIMEOUT_S} s"
-            raise _no_reply(LlmError(kind="stall", message=message, retryable=True)) from None
+            return DirectOutcome(error=LlmError(kind="stall", message=message, retryable=True), source=source)
         except ModelError as problem:
-            raise _no_reply(problem.error) from problem
+            return DirectOutcome(error=problem.error, source=source)
         adopted = decode(encode(adopt(reply, turn=turn.id, iteration=turn.iteration)), Reply)
-        self._site.spent.append(DirectUsage(source=usage_source, model=reply.model, usage=reply.usage))
-        return adopted
+        if (size := len(encode(adopted))) > MAX_REPLY_BYTES:
+            message = f"the reply is {size} bytes, more than the {MAX_REPLY_BYTES} that are kept"
+            return DirectOutcome(error=LlmError(kind="too_large", message=message), source=source)
+        return DirectOutcome(reply=adopted, source=source)
 
 
 def _messages(given: str | Sequence[Message]) -> tuple[Message, ...]:
@@ -344,6 +381,7 @@ def _messages(given: str | Sequence[Message]) -> tuple[Message, ...]:
     return messages
 
 
-def _no_reply(error: LlmError) -> ToolError:
+def _no_reply(error: LlmError | None) -> ToolError:
     # Never `retry_safe`: the model may be asked again, but nobody knows what the tool had done before it asked.
-    return ToolError(f"The model gave no reply ({error.kind}): {error.message}", code="direct_completion_failed")
+    why = f" ({error.kind}): {error.message}" if error else ""
+    return ToolError(f"The model gave no reply{why}", code="direct_completion_failed")

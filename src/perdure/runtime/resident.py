@@ -407,10 +407,13 @@ class Resident:
         def dispatch(parent: CallSurface) -> DispatchClient:
             return DispatchClient(cast("ToolContext[object]", parent), site, agent.toolbox, shared.threads)
 
+        def completions(parent: CallSurface) -> CompletionsClient:
+            return CompletionsClient(cast("ToolContext[object]", parent).body, site, model, self._fetch)
+
         return Clients(
             sessions=SessionsClient(site, shared, stream, agent, self._change_tools),
-            attachments=AttachmentsClient(site, shared, stream),
-            direct_completions=CompletionsClient(site, model),
+            attachments=AttachmentsClient(site, self._fetch),
+            direct_completions=completions,
             dispatch=dispatch,
         )
 

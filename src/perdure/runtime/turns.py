@@ -458,6 +458,8 @@ class TurnDriver:
         async def attempt(flight: Flight, ctx: ToolContext[object]) -> Outcome:
             if flight.effect == "resumable":
                 flight.body = await self._body(item, flight)
+                if flight.site:
+                    flight.site.keep = self._owned.blob
             completion = self._completion(item)
             ctx = replace(ctx, body=flight.body, completion=completion)
             deadline_at = flight.begun.care.deadline_at

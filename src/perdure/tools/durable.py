@@ -35,15 +35,28 @@ from perdure.tools.errors import OutcomeUnknown, ToolError, foremost, message_of
 from perdure.tools.results import Unstorable, keep
 from perdure.tools.threads import Ended, NotStarted, Raised, Returned, ToolThreads
 from perdure.vocab.causes import ToolCallCause
-from perdure.vocab.effects import AwaitEvent, Command, DurableStep, EffectKind, Envelope, Invocation, Scope, Sleep
+from perdure.vocab.effects import (
+    AwaitEvent,
+    Command,
+    Direct,
+    DurableStep,
+    EffectKind,
+    Envelope,
+    Invocation,
+    LlmRequestSpec,
+    Scope,
+    Sleep,
+)
 from perdure.vocab.outcomes import (
     AwaitEventOutcome,
+    DirectOutcome,
     DurableStepOutcome,
     InDoubt,
     Outcome,
     SleepOutcome,
     StepFailure,
     into_await_event,
+    into_direct,
     into_durable_step,
     into_sleep,
 )
@@ -293,6 +306,24 @@ class Body:
         made = make()
         self.controller.settle(begun, DurableStepOutcome(value=made))
         return made
+
+    # --- asking a model
+
+    async def direct(
+        self, name: str, request: LlmRequestSpec, source: str, ask: Callable[[], Awaitable[DirectOutcome]]
+    ) -> DirectOutcome:
+        """Ask a model outside the conversation, or answer from the log. A crash before the answer asks again."""
+        self._reserve("direct", name)
+        place = self.place
+        key = join(place.scope.id, "tool", place.call, "direct", source, "request", name)
+
+        async def run(_: Envelope) -> Outcome:
+            return await ask()
+
+        with self._busy(), self._mismatch_breaks():
+            described = self._envelope(place.part("direct", name), Direct(request=request, usage_source=source), key)
+            local = Local(EffectKind.DIRECT, run)
+            return into_direct(await self.controller.execute(described, local, Care(effect="pure")))
 
     # --- waits
 

@@ -34,6 +34,7 @@ from perdure.vocab.messages import Reply, ToolCall
 from perdure.vocab.outcomes import (
     AwaitEventOutcome,
     CompletedToolCall,
+    DirectOutcome,
     Done,
     DurableStepOutcome,
     Failed,
@@ -129,6 +130,8 @@ def advance(turn: Turn, record: Record) -> Turn:
     match turn.phase, record:
         case _, InputAdmitted() | ToolMembershipChanged() | TitleSet() | TagsSet() | RecordRedacted():
             return turn
+        case _, EffectSettled(id=effect, outcome=DirectOutcome(reply=Reply(usage=spent))) if is_part(effect):
+            return replace(turn, usage=turn.usage + spent)
         case _, EffectStarted(id=effect) | EffectSettled(id=effect) if is_part(effect):
             return turn  # what a body records of itself concerns its re-entry, not what the turn owes
         case _, OutcomeArrivedLate(output=output):

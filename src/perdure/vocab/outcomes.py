@@ -147,10 +147,11 @@ class LlmCallOutcome(Value, frozen=True, tag="llm_call"):
 
 
 class DirectOutcome(Value, frozen=True, tag="direct"):
-    """A reply, or the error."""
+    """A reply, or the error, and on whose account it was asked for."""
 
     reply: Reply | None = None
     error: LlmError | None = None
+    source: str = ""
     kind: ClassVar[EffectKind] = EffectKind.DIRECT
 
 

@@ -46,8 +46,8 @@ class EffectRef:
                 raise Error(Code.TURN_EVENT_UNEXPECTED, f"{effect!r} is not the id of an effect of a turn")
 
 
-PartKind = Literal["step", "sleep", "event", "value"]
-_PARTS: dict[str, PartKind] = {"step": "step", "sleep": "sleep", "event": "event", "value": "value"}
+PartKind = Literal["step", "sleep", "event", "value", "direct"]
+_PARTS: dict[str, PartKind] = {"step": "step", "sleep": "sleep", "event": "event", "value": "value", "direct": "direct"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,10 @@ from perdure.errors import Code, Error
 from perdure.ids import CallId, EffectId, TurnId, WorkerId
 from perdure.turn.machine import owed, recovery, stopped, unanswered
 from perdure.turn.state import AskModel, EndTurn, Probe, RunCall, Turn, Wait, opened
+from perdure.vocab.messages import Reply
 from perdure.vocab.outcomes import (
     CompletedToolCall,
+    DirectOutcome,
     DirectUsage,
     Done,
     Failed,
@@ -179,6 +181,14 @@ def test_what_a_tool_spent_on_models_itself_counts_for_the_turn() -> None:
     settled = EffectSettled(id=EffectId("c1.0.1"), outcome=ToolCallOutcome(launch=Done(result=done), direct=spent))
     turn = folded(begun(once=Durability()), said("once", usage=Usage(output=5, calls=1)), settled)
     assert turn.usage == Usage(input=7, output=5, calls=3)
+
+
+def test_what_a_body_recorded_of_its_own_model_calls_counts_for_the_turn() -> None:
+    reply = Reply(parts=(), usage=Usage(input=9, calls=1))
+    asked_itself = EffectSettled(id=EffectId("c1.0/direct:sum"), outcome=DirectOutcome(reply=reply, source="x"))
+    turn = folded(begun(once=Durability()), said("once", usage=Usage(calls=1)), asked_itself)
+    assert turn.usage == Usage(input=9, calls=2)
+    assert names(owed(turn)) == ["run c1.0.1"], "what the turn owes is the same"
 
 
 def test_results_keep_the_models_order_whatever_the_order_of_their_arrival() -> None:

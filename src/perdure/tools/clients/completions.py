@@ -14,7 +14,7 @@ from perdure.vocab.messages import Message, Reply
 class DirectRequest:
     """One question: a text, or a whole conversation that ends with a user message.
 
-    `key` names the request where it is recorded; without one its content does.
+    `key` names the request where it is recorded; without one its content does, and the same request twice is refused.
     """
 
     messages: str | Sequence[Message]
@@ -29,7 +29,9 @@ class DirectCompletions(Protocol):
     async def complete(self, request: DirectRequest | str, usage_source: str) -> Reply:
         """The reply of the session's own model, without tools.
 
-        In the body of an ordinary tool the request belongs to the attempt: an attempt that runs again asks again.
+        In the body of an ordinary tool the request belongs to the attempt: an attempt that runs again asks again. In
+        that of a `resumable` one it is recorded, under its `key` or by its content, and never asked again once it was
+        answered, whether with a reply or an error.
 
         Raises:
             ToolError: `direct_completion_failed`, with the model's own reason.

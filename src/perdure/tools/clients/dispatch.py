@@ -64,7 +64,7 @@ class Dispatch(Protocol):
         """Run up to 25 other tools and answer in the order of the calls. A call that cannot run is answered as well.
 
         Parallel calls go first, serial ones after them and one at a time. `pure` tools run anywhere. What must not run
-        twice needs a record of its own, so `once` and `idempotent` tools run only inside a `resumable` body; elsewhere
-        each of them is answered with `nested_effect_not_recorded`.
+        twice needs a record of its own: inside a `resumable` body each child is a recorded step, `once` ones included;
+        elsewhere a child that is not `pure` is answered with `nested_effect_not_recorded`. One attempt each.
         """
         ...

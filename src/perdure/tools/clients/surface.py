@@ -35,7 +35,7 @@ class Clients:
     sessions: Sessions | None = None
     dispatch: Callable[[CallSurface], Dispatch] | None = None
     attachments: Attachments | None = None
-    direct_completions: DirectCompletions | None = None
+    direct_completions: Callable[[CallSurface], DirectCompletions] | None = None
     process_events: ProcessEvents | None = None
 
     def __repr__(self) -> str:
@@ -154,7 +154,7 @@ class CallSurface:
     @property
     def direct_completions(self) -> DirectCompletions:
         """The session's model, outside the conversation."""
-        return self._need(self.clients.direct_completions, "direct_completions")
+        return self._need(self.clients.direct_completions, "direct_completions")(self)
 
     @property
     def process_events(self) -> ProcessEvents:
