@@ -51,7 +51,13 @@ def check_id(value: object, *, what: str) -> str:
 
 def join(*parts: str) -> str:
     """One key out of many names; every part is escaped, so different tuples always give different keys."""
-    return ":".join(part.translate(_ESCAPES) for part in parts)
+    return ":".join([_escape(part) for part in parts])
+
+
+def _escape(part: str) -> str:
+    if "%" in part or ":" in part or "/" in part:
+        return part.translate(_ESCAPES)
+    return part  # nearly always, and ten times cheaper
 
 
 def split(key: str) -> list[str]:

@@ -237,15 +237,15 @@ class Session:
                 return ended
 
     async def _look_for_end(self, turn: TurnId, here: Waiter) -> TurnResult | None:
-        """The end of a turn that runs elsewhere, or nowhere yet. None: it was here for a while, look again."""
+        """The end of a turn that runs elsewhere, or nowhere yet. None: it is or was here; look again."""
         with self.runtime.hub.subscribe(self.stream, live=False) as news:
-            while not here.done():
+            while not (here.done() or self.runtime.drives(self.stream, turn)):
                 if (found := await self._ended(turn)) is not None:
                     return found
                 if await self._known(turn) is None:
                     raise Error(Code.TURN_UNKNOWN, f"session {self.id!r} has no turn {turn!r}", turn=turn)
                 await _either(here, news)
-        return here.result()
+        return here.result() if here.done() else None
 
     async def _ended(self, turn: TurnId) -> TurnResult | None:
         store = self.runtime.store

@@ -122,8 +122,9 @@ class OwnersWaits:
         return await self.waits.until(self.owner, promise, due_at)
 
     def changed(self) -> None:
-        """The effect began or finished something."""
-        self.waits.changed()
+        """The effect began or finished something: that is news only if it waits, and so may have nothing else left."""
+        if self.waits.waiting(self.owner):
+            self.waits.changed()
 
 
 async def resolve(store: Store, key: AwaitEventKey, resolution: Resolution, *, now: int) -> Resolution:
