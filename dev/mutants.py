@@ -42,6 +42,7 @@ class Mutant:
 SWEEP = "tests/crash/test_sweep.py"
 STORES = "tests/conformance/test_stores.py"
 ORDER = "tests/scenarios/test_order_of_durability.py"
+KIT = "tests/scenarios/test_kit_sweep.py"
 SURFACE = "tests/scenarios/test_tool_surface.py"
 
 NO_FENCE = (
@@ -257,6 +258,48 @@ MUTANTS = [
         also=Mutant(
             "", "runtime/services.py", "self.store.blob(ref.hash, stream=self.stream)", "self.store.blob(ref.hash)", ""
         ),
+    ),
+    Mutant(
+        "the kit does not look at the ledger",
+        "testing/aftermath.py",
+        "broken = [*_inputs(usual, crashed, end), *_ledger(usual, end), *_calls(crashed, end)]",
+        "broken = [*_inputs(usual, crashed, end), *_calls(crashed, end)]",
+        f"{KIT}::test_a_broken_application_is_found_out -k not_idempotent-memory",
+    ),
+    Mutant(
+        "the kit does not count dispatches",
+        "testing/aftermath.py",
+        "        if times > 1:\n",
+        "        if False:\n",
+        f"{KIT}::test_a_broken_application_is_found_out -k forgetful",
+    ),
+    Mutant(
+        "in the kit, the dead go on acting on the world",
+        "testing/crash.py",
+        "        if self.dead:\n            raise Crashed",
+        '        if self.dead and boundary.place != "world":\n            raise Crashed',
+        f"{KIT} -k thread_of_a_dead_process",
+    ),
+    Mutant(
+        "the kit's children are not killed",
+        "testing/crash.py",
+        "        if kill_at and boundary.is_at(kill_at):\n            die()",
+        "        if kill_at and boundary.is_at(kill_at):\n            pass",
+        f"{KIT} -k killed_for_real",
+    ),
+    Mutant(
+        "no intent before a once call, seen by the kit",
+        "effects/controller.py",
+        'return self.record_start or self.effect in ("once", "resumable")',
+        "return self.record_start",
+        f"{KIT}::test_a_once_tool_at_every_boundary",
+    ),
+    Mutant(
+        "a step of a body forgets its outcome, seen by the kit",
+        "effects/journal.py",
+        "        if settled:\n            return AlreadySettled",
+        "        if False:\n            return AlreadySettled",
+        "tests/scenarios/test_kit_bodies.py -k memory-parking",
     ),
 ]
 

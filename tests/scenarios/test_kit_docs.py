@@ -26,6 +26,7 @@ OURS = {
     "test_a_purchase_survives_a_crash_anywhere[sqlite]",
     "test_a_purchase_survives_a_crash_anywhere[kill]",
     "test_the_probe_settles_every_doubt",
+    "test_it_is_published_once",
     "test_it_is_found_out",
     "test_a_store_that_fails_for_a_moment[memory]",
     "test_a_store_that_fails_for_a_moment[sqlite]",

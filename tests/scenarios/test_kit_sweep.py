@@ -489,6 +489,16 @@ def test_what_makes_no_sense_is_refused() -> None:
     assert local.message == 'mode="kill" needs an app and a script that a child process can import'
 
 
+def test_a_folder_is_for_one_sweep(tmp_path: Path) -> None:
+    crash, *_ = every_boundary(told, buy, folder=tmp_path)
+    assert (tmp_path / "undisturbed" / "world.jsonl").exists()
+    assert refusal(told, buy, folder=tmp_path).message == "the folder holds an earlier sweep"
+    with pytest.raises(Error) as caught:
+        crash.history("somebody")
+    assert caught.value.code is Code.SESSION_UNKNOWN
+    assert caught.value.because == "there are: customer"
+
+
 def test_an_app_must_make_a_runtime_on_the_store_it_is_given() -> None:
     with pytest.raises(AssertionError, match="the app made a Agent, not a Runtime"):
         every_boundary(lambda store, world: Agent("a"), buy)  # pyright: ignore[reportArgumentType]

@@ -132,7 +132,7 @@ def _check(runtime: object, gate: Gate) -> None:
 async def _settled(runtime: Runtime) -> None:
     """Until no session has anything left to do."""
     while any(  # noqa: ASYNC110 - only the store knows
-        one.active or one.waiting_inputs for one in await runtime.sessions(limit=10_000)
+        one.active or one.parked or one.waiting_inputs for one in await runtime.sessions(limit=10_000)
     ):
         await asyncio.sleep(_POLL_S)
 

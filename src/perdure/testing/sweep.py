@@ -41,8 +41,16 @@ class Crash:
     broken: tuple[str, ...]
 
     def history(self, session: str) -> tuple[Message, ...]:
-        """The conversation of a session in the end, as a model would be shown it."""
-        return next(story.history for story in self.stories if story.session == session)
+        """The conversation of a session in the end, as a model would be shown it.
+
+        Raises:
+            Error: `session_unknown`.
+        """
+        for story in self.stories:
+            if story.session == session:
+                return story.history
+        known = ", ".join(story.session for story in self.stories)
+        raise Error(Code.SESSION_UNKNOWN, f"there is no session {session!r}", because=f"there are: {known or 'none'}")
 
     def __str__(self) -> str:
         return "\n".join(self._report())
@@ -88,7 +96,7 @@ def every_boundary(
     the world go on until their next await, and threads do what they like. `mode="kill"` is a child process and a
     real SIGKILL; `app` and `script` must then be functions of a module.
 
-    Blocks until done, from a sync or an async test. Returns the experiments.
+    Blocks until done, from a sync or an async test. Returns the experiments; `folder` keeps what they leave.
 
     Raises:
         AssertionError: a promise was broken; says where, what was expected, and what ledger and journal show.
@@ -126,7 +134,15 @@ class _Bench:
         return in_child(self.played, home, kill_at) if self.mode == "kill" else simulate(self.played, home, kill_at)
 
     def _home(self, name: str) -> Home:
-        return Home.at(self.folder / name, in_memory=self.mode == "memory")
+        folder = self.folder / name
+        if folder.exists():
+            raise Error(
+                Code.INVALID_ARGUMENT,
+                "the folder holds an earlier sweep",
+                because=f"{folder} exists",
+                hint="give every sweep a folder of its own, such as pytest's tmp_path",
+            )
+        return Home.at(folder, in_memory=self.mode == "memory")
 
     def _look(self, home: Home) -> Aftermath:
         stories = run_apart(lambda: look(home.store(), home.tenant))
