@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from perdure.runtime.runtime import Runtime, Tuning, run
     from perdure.runtime.session import Sent, Session
     from perdure.runtime.shared import TurnResult
+    from perdure.store.aes_gcm import AesGcm
+    from perdure.store.encoded import Codec
     from perdure.tools.clients.completions import DirectRequest
     from perdure.tools.clients.dispatch import ChildCall
     from perdure.tools.context import CancelToken, ToolContext
@@ -35,11 +37,13 @@ if TYPE_CHECKING:
     from perdure.vocab.usage import Usage
 
 _WHERE = {
+    "AesGcm": "perdure.store.aes_gcm",
     "Agent": "perdure.runtime.agent",
     "Attachment": "perdure.effects.attachments",
     "AttachmentRef": "perdure.vocab.messages",
     "CancelToken": "perdure.tools.context",
     "ChildCall": "perdure.tools.clients.dispatch",
+    "Codec": "perdure.store.encoded",
     "Cursor": "perdure.observe.events",
     "Delta": "perdure.observe.events",
     "DepsContext": "perdure.runtime.deps",
@@ -80,12 +84,14 @@ _WHERE = {
 }
 
 __all__ = [
+    "AesGcm",
     "Agent",
     "Attachment",
     "AttachmentRef",
     "CancelToken",
     "ChildCall",
     "Code",
+    "Codec",
     "Cursor",
     "Delta",
     "DepsContext",

@@ -25,6 +25,20 @@ _encoder = msgspec.json.Encoder()
 _canonical = msgspec.json.Encoder(order="sorted")
 
 
+SEALED = b"\x00perdure-sealed-1\x00"
+"""How a payload begins that is not stored in the clear."""
+
+
+def sealed(what: str) -> Error:
+    """The refusal of a payload that nobody here can read."""
+    return Error(
+        Code.CODEC_FAILED,
+        f"a stored {what} is encrypted",
+        because="this runtime was opened without a codec",
+        hint="open it with Runtime(codec=...); on the command line, PERDURE_CODEC=module:name names one",
+    )
+
+
 def encode(value: object) -> bytes:
     """Compact JSON of a value already known to be encodable."""
     return _encoder.encode(value)
@@ -39,6 +53,8 @@ def decode(data: bytes | str, type: type[T] | Any = Any) -> T | Any:
     try:
         return msgspec.json.decode(data, type=type)
     except (msgspec.DecodeError, UnicodeDecodeError) as problem:
+        if isinstance(data, bytes) and data.startswith(SEALED):
+            raise sealed("payload") from None
         raise Error(Code.INVALID_JSON, "the JSON text does not have the expected shape", because=str(problem)) from None
 
 

@@ -10,6 +10,8 @@ import pytest
 import perdure
 
 NAMES = [
+    "AesGcm",
+    "Codec",
     "Agent",
     "Attachment",
     "AttachmentRef",

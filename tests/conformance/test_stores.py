@@ -11,8 +11,11 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from perdure.ids import WorkerId
+from perdure.store.aes_gcm import AesGcm
+from perdure.store.encoded import encoded
 from perdure.store.memory import MemoryStore
 from perdure.store.postgres import PostgresStore
+from perdure.store.protocol import Store
 from perdure.store.sqlite import SqliteStore
 from perdure.testing.clock import ManualClock
 from perdure.testing.laws import Bench, StoreLaws
@@ -90,6 +93,22 @@ class PostgresBench:
             await store.close()
 
 
+class EncodedBench:
+    """The same file, with every payload encrypted."""
+
+    def __init__(self, path: Path) -> None:
+        self.bare = SqliteBench(path)
+        self.clock = self.bare.clock
+        self._codec = AesGcm({"k": bytes(32)})
+        self.store = encoded(self.bare.store, self._codec)
+
+    async def reopen(self) -> Store:
+        return encoded(await self.bare.reopen(), self._codec)
+
+    def kill(self, worker: WorkerId) -> None:
+        self.bare.kill(worker)
+
+
 class TestMemory(StoreLaws):
     @pytest.fixture
     async def bench(self) -> Bench:
@@ -115,3 +134,12 @@ class TestPostgres(StoreLaws):
             yield bench
             await bench.close()
         await postgres.execute(f"DROP SCHEMA {bench.schema} CASCADE")
+
+
+class TestSqliteEncoded(StoreLaws):
+    @pytest.fixture
+    async def bench(self, tmp_path: Path) -> AsyncIterator[Bench]:
+        bench = EncodedBench(tmp_path / "store.db")
+        await bench.store.open()
+        yield bench
+        await bench.bare.close()

@@ -7,7 +7,7 @@ import os
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, TypeVar, cast
 
 from perdure.cli.exits import ReaderLeft
 from perdure.errors import Code, Error
@@ -15,6 +15,7 @@ from perdure.errors import Code, Error
 if TYPE_CHECKING:
     from perdure.runtime.runtime import Runtime
     from perdure.runtime.session import Session
+    from perdure.store.encoded import Codec
 
 T = TypeVar("T")
 
@@ -52,12 +53,34 @@ def _absent(path: Path, *, given_db: bool) -> Error:
     return Error(Code.STORE_UNAVAILABLE, f"no store at {path}", because=because, hint=hint)
 
 
+def codec_named() -> Codec | None:
+    """The codec that `PERDURE_CODEC` names as module:name, so that commands can look into an encrypted store.
+
+    Raises:
+        Error: `target_invalid` if it is not there, or is no codec.
+    """
+    target = os.environ.get("PERDURE_CODEC")
+    if not target:
+        return None
+    from perdure.cli.targets import load
+
+    found = load(target)
+    if not callable(getattr(found, "encode", None)) or not callable(getattr(found, "decode", None)):
+        raise Error(
+            Code.TARGET_INVALID,
+            f"{target} is no codec",
+            because="a codec has the methods encode and decode",
+            hint='codec = AesGcm({"2026-11": key})',
+        )
+    return cast("Codec", found)
+
+
 @asynccontextmanager
 async def opened(db: str) -> AsyncGenerator[Runtime]:
     """The store, opened to look at and never to work on."""
     from perdure.runtime.runtime import Runtime
 
-    async with Runtime(f"sqlite:///{store_path(db)}", worker=False) as rt:
+    async with Runtime(f"sqlite:///{store_path(db)}", worker=False, codec=codec_named()) as rt:
         yield rt
 
 

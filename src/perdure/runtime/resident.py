@@ -472,6 +472,14 @@ class Resident:
         if self.driver:
             await self.driver.look()
 
+    async def let_go(self) -> None:
+        """We cannot read the stream: give it up as it was found."""
+        info = await self._shared.store.stream(self.stream)
+        if info is not None and not self._owned.error:
+            self._owned.active = info.active
+            self._owned.flush(lease="release", parked=info.parked)
+            await self._owned.durable()
+
     async def hand_over(self) -> None:
         """The worker stops: record what is in doubt, and let the stream go."""
         if self.driver:

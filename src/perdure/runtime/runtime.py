@@ -24,6 +24,7 @@ from perdure.runtime.shared import Compositions, Results, Secrets, Shared
 from perdure.runtime.stores import store_for
 from perdure.runtime.waits import Lounge
 from perdure.runtime.worker import Worker
+from perdure.store.encoded import Codec, encoded
 from perdure.store.protocol import Accepted, AlreadyResolved, Claim, Resolved, Store, StreamInfo, Unknown
 from perdure.tools.context import NOT_GIVEN
 from perdure.tools.execute import ToolThreads
@@ -71,7 +72,8 @@ class Runtime:
 
     `Runtime("sqlite:///app.db", agents=[agent])` is a store, a worker and an API in one; use it as an async context
     manager. With `worker=False` it only sends and observes, and workers elsewhere do the work. `deps` is handed to
-    tools as `ctx.deps`: one object for all, or `per_turn(...)`, which makes one for each turn.
+    tools as `ctx.deps`: one object for all, or `per_turn(...)`, which makes one for each turn. With `codec` (such as
+    `AesGcm`), payloads are encrypted before they reach the store.
 
     Raises:
         Error: `agent_invalid` if two agents share a name; `store_url_invalid`; on entry, whatever keeps the store from
@@ -86,11 +88,14 @@ class Runtime:
         worker: bool = True,
         tenant: str = "default",
         deps: object = NOT_GIVEN,
+        codec: Codec | None = None,
         tuning: Tuning | None = None,
     ) -> None:
         tuning = tuning or Tuning()
         self.clock = tuning.clock
-        self.store = _store(store, self.clock, lease_ms=int(tuning.lease_s * 1000))
+        bare = _store(store, self.clock, lease_ms=int(tuning.lease_s * 1000))
+        self.store = encoded(bare, codec) if codec is not None else bare
+        self._codec = codec
         self.tenant = Tenant(check_id(tenant, what="the tenant"))
         self.agents = _by_name(agents)
         self.hub = Hub()
@@ -108,7 +113,15 @@ class Runtime:
 
     def like(self, *, store: str | Store, agents: Iterable[Agent], worker: bool) -> Runtime:
         """A runtime for the same tenant, dependencies and tuning, on another store or with other agents."""
-        return Runtime(store, agents=agents, worker=worker, tenant=self.tenant, deps=self._deps, tuning=self._tuning)
+        return Runtime(
+            store,
+            agents=agents,
+            worker=worker,
+            tenant=self.tenant,
+            deps=self._deps,
+            codec=self._codec,
+            tuning=self._tuning,
+        )
 
     # --- life
 

@@ -144,6 +144,10 @@ class Serving:
                 log.warning("%s", problem, extra={"stream": stream})
                 self.unknown_agents.add(stream)
                 await resident.hand_over()
+            case Code.CODEC_FAILED if resident:
+                log.error("%s", problem, extra={"stream": stream})
+                self.unknown_agents.add(stream)  # whoever has the key shall have it
+                await resident.let_go()
             case Code.GATE_CLOSED | Code.LEASE_LOST:
                 self._again.add(stream)  # fold the log again: it says what happened
             case _:

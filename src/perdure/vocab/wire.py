@@ -6,6 +6,7 @@ from typing import TypeVar
 
 import msgspec
 
+from perdure.codec import SEALED, sealed
 from perdure.errors import Code, Error
 
 T = TypeVar("T")
@@ -26,6 +27,8 @@ def read_stored(decoder: msgspec.json.Decoder[T], data: bytes, *, what: str) -> 
     except msgspec.ValidationError as problem:
         raise unknown_shape(what, str(problem)) from None
     except (msgspec.DecodeError, UnicodeDecodeError) as problem:
+        if data.startswith(SEALED):
+            raise sealed(what) from None
         raise Error(Code.STORE_CORRUPT, f"a stored {what} is damaged", because=str(problem)) from None
 
 

@@ -1,0 +1,299 @@
+"""Payload encryption: a store around a store, which sees no payload in the clear.
+
+Encoded are log records, inbox items, blobs, snapshots, titles and the answers of promises. Readable stay the names of
+things: streams, agents, kinds, keys, tags, moments, sizes, and the sha256 by which equal inputs and equal bytes are
+recognised. What was written before a codec was given stays readable, and readable to all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from base64 import b64decode, b64encode
+from collections.abc import Awaitable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Protocol, cast
+
+import msgspec
+
+from perdure.codec import SEALED, decode, encode
+from perdure.commit.changes import Label, NewStream, Redaction
+from perdure.commit.plan import Blob, Entry, Plan, Receipt, Snapshot
+from perdure.errors import Code, Error
+from perdure.ids import BlobHash, PromiseId, Seq, StreamId, Tenant, WorkerId, join
+from perdure.inbox.admit import Admission, Delivery
+from perdure.store.protocol import (
+    START,
+    AlreadyResolved,
+    Annotated,
+    InboxRow,
+    Loaded,
+    Resolved,
+    Store,
+    StreamInfo,
+)
+from perdure.vocab.promises import Err, Ok, PromiseState, Resolution
+from perdure.vocab.records import Row
+
+_TITLE = "sealed:"
+_FIELD = "sealed"
+
+
+class Codec(Protocol):
+    """Turns payloads into bytes that only it can read.
+
+    Law: `encode` gives the same bytes for the same data and context, so that a write whose answer got lost is
+    recognised when it is made again. `decode` must refuse bytes that were made for another context.
+    """
+
+    def encode(self, data: bytes, context: bytes) -> bytes:
+        """Hide a payload. `context` says where it will stand; it is bound to the bytes and not part of them."""
+        ...
+
+    def decode(self, data: bytes, context: bytes) -> bytes:
+        """The payload again. Raises whatever it likes if that cannot be done."""
+        ...
+
+
+def encoded(store: Store, codec: Codec) -> Store:
+    """The same store, with every payload encoded. One that is encoded already stays as it is."""
+    return store if isinstance(store, EncodedStore) else cast(Store, EncodedStore(store, codec))
+
+
+class EncodedStore:
+    """See the module. What has no payload goes straight through."""
+
+    def __init__(self, store: Store, codec: Codec) -> None:
+        self._store = store
+        self._codec = codec
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(self._store, name)
+
+    # --- bytes
+
+    def _seal(self, data: bytes, *where: str) -> bytes:
+        try:
+            return SEALED + self._codec.encode(data, _context(where))
+        except Exception as problem:
+            raise _failed("a payload could not be encoded; nothing was written", problem) from problem
+
+    def _open(self, data: bytes, *where: str) -> bytes:
+        if not data.startswith(SEALED):
+            return data
+        try:
+            return self._codec.decode(data[len(SEALED) :], _context(where))
+        except Exception as problem:
+            raise _failed("a stored payload cannot be decoded", problem) from problem
+
+    def _entry(self, stream: StreamId, entry: Entry) -> Entry:
+        data = self._seal(entry.data, "log", stream, entry.kind, entry.key or "")
+        return msgspec.structs.replace(entry, data=data)
+
+    def _row(self, row: Row) -> Row:
+        return msgspec.structs.replace(
+            row, data=self._open(row.data, "log", row.stream, row.kind, row.key or "")
+        )  # fmt: skip
+
+    def _blob(self, blob: Blob) -> Blob:
+        return replace(blob, data=self._seal(blob.data, "blob", blob.hash))
+
+    def _delivery(self, new: Delivery) -> Delivery:
+        sealed = self._seal(new.data, "inbox", new.stream, new.source_key)
+        return replace(new, sealed=sealed, blobs=tuple(self._blob(blob) for blob in new.blobs))
+
+    def _item(self, row: InboxRow) -> InboxRow:
+        return replace(row, data=self._open(row.data, "inbox", row.stream, row.source_key))
+
+    def _label(self, stream: StreamId, label: Label | None) -> Label | None:
+        if label is None or not label.title:
+            return label
+        sealed = self._seal(label.title.encode(), "title", stream)
+        return replace(label, title=_TITLE + b64encode(sealed).decode())
+
+    def _info(self, info: StreamInfo) -> StreamInfo:
+        if not info.title.startswith(_TITLE):
+            return info
+        sealed = b64decode(info.title.removeprefix(_TITLE))
+        return replace(info, title=self._open(sealed, "title", info.stream).decode())
+
+    def _resolution(self, promise: PromiseId, resolution: Resolution) -> Resolution:
+        if not isinstance(resolution, Ok | Err):
+            return resolution
+        sealed = self._seal(encode(resolution), "promise", promise)
+        return Ok(value={_FIELD: b64encode(sealed).decode()})
+
+    def _answer(self, promise: PromiseId, resolution: Resolution) -> Resolution:
+        match resolution:
+            case Ok(value={"sealed": str(text), **rest}) if not rest:
+                return decode(self._open(b64decode(text), "promise", promise), Resolution)
+            case _:
+                return resolution
+
+    def _state(self, state: PromiseState) -> PromiseState:
+        if state.resolution is None:
+            return state
+        return msgspec.structs.replace(state, resolution=self._answer(state.id, state.resolution))
+
+    # --- writing
+
+    def append(self, plan: Plan) -> Awaitable[Receipt]:
+        """Append, encoded; submitted at the call."""
+        outer: asyncio.Future[Receipt] = asyncio.get_running_loop().create_future()
+        try:
+            inner = asyncio.ensure_future(self._store.append(self._plan(plan)))
+        except Error as refusal:
+            outer.set_exception(refusal)
+            outer.exception()  # nobody has to await it
+            return outer
+        if inner.done():
+            self._settle(outer, inner)
+        else:
+            inner.add_done_callback(lambda done: self._settle(outer, done))
+        return outer
+
+    def _settle(self, outer: asyncio.Future[Receipt], inner: asyncio.Future[Receipt]) -> None:
+        if outer.done():
+            return
+        if inner.cancelled():
+            outer.cancel()
+            return
+        try:
+            outer.set_result(self._receipt(inner.result()))
+        except Exception as problem:  # noqa: BLE001 - handed on to who awaits it
+            outer.set_exception(problem)
+            outer.exception()
+
+    def _plan(self, plan: Plan) -> Plan:
+        snapshot = plan.snapshot
+        if snapshot is not None:
+            sealed = self._seal(snapshot.data, "snapshot", plan.stream, snapshot.code)
+            snapshot = Snapshot(snapshot.seq, snapshot.code, sealed)
+        return replace(
+            plan,
+            entries=tuple(self._entry(plan.stream, entry) for entry in plan.entries),
+            deliveries=tuple(self._delivery(new) for new in plan.deliveries),
+            blobs=tuple(self._blob(blob) for blob in plan.blobs),
+            snapshot=snapshot,
+        )
+
+    def _receipt(self, receipt: Receipt) -> Receipt:
+        if not receipt.missed and not receipt.resolved:
+            return receipt
+        missed = tuple(self._row(row) for row in receipt.missed)
+        resolved = tuple((promise, self._answer(promise, told)) for promise, told in receipt.resolved)
+        return replace(receipt, missed=missed, resolved=resolved)
+
+    async def admit(self, delivery: Delivery, *, claim_for: WorkerId | None = None) -> Admission:
+        """Admit, encoded."""
+        return await self._store.admit(self._delivery(delivery), claim_for=claim_for)
+
+    async def annotate(self, stream: StreamId, entry: Entry, *, label: Label | None = None) -> Annotated:
+        """Annotate, encoded."""
+        noted = await self._store.annotate(
+            stream, self._entry(stream, entry), label=self._label(stream, label)
+        )  # fmt: skip
+        return replace(noted, row=self._row(noted.row))
+
+    async def redact(self, redaction: Redaction) -> Annotated:
+        """Redact; what is left is encoded too."""
+        stream, seq = redaction.stream, redaction.seq
+        found = await self._store.read(stream, after=Seq(seq - 1), until=seq)
+        where = (found[0].kind, found[0].key or "") if found else ("", "")
+        data = self._seal(redaction.data, "log", stream, *where)
+        noted = await self._store.redact(replace(redaction, data=data, note=self._entry(stream, redaction.note)))
+        return replace(noted, row=self._row(noted.row))
+
+    async def create(self, new: NewStream) -> None:
+        """Create, encoded."""
+        sealed = replace(
+            new,
+            entries=tuple(self._entry(new.stream, entry) for entry in new.entries),
+            blobs=tuple(self._blob(blob) for blob in new.blobs),
+            label=self._label(new.stream, new.label) or new.label,
+        )
+        await self._store.create(sealed)
+
+    async def promise(self, promise: PromiseState) -> PromiseState:
+        """Create a promise, its answer encoded if it has one."""
+        if promise.resolution is not None:
+            told = self._resolution(promise.id, promise.resolution)
+            promise = msgspec.structs.replace(promise, resolution=told)
+        return self._state(await self._store.promise(promise))
+
+    async def resolve(self, promise: PromiseId, resolution: Resolution, *, now: int) -> Resolved:
+        """Answer a promise, encoded."""
+        answered = await self._store.resolve(promise, self._resolution(promise, resolution), now=now)
+        if isinstance(answered, AlreadyResolved):
+            return AlreadyResolved(self._answer(promise, answered.resolution))
+        return answered
+
+    # --- reading
+
+    async def load(self, stream: StreamId, *, code: str) -> Loaded:
+        """Load, decoded."""
+        loaded = await self._store.load(stream, code=code)
+        snapshot = loaded.snapshot
+        if snapshot is not None:
+            snapshot = replace(snapshot, data=self._open(snapshot.data, "snapshot", stream, snapshot.code))
+        rows = tuple(self._row(row) for row in loaded.rows)
+        return Loaded(snapshot, rows, tuple(self._item(row) for row in loaded.inbox))
+
+    async def inbox(self, stream: StreamId) -> tuple[InboxRow, ...]:
+        """The inbox, decoded."""
+        return tuple(self._item(row) for row in await self._store.inbox(stream))
+
+    async def read(
+        self, stream: StreamId, *, after: Seq = START, until: Seq | None = None, limit: int | None = None
+    ) -> tuple[Row, ...]:
+        """Log rows, decoded."""
+        found = await self._store.read(stream, after=after, until=until, limit=limit)
+        return tuple(self._row(row) for row in found)
+
+    async def find(self, stream: StreamId, key: str) -> Row | None:
+        """The row with this log key, decoded."""
+        found = await self._store.find(stream, key)
+        return self._row(found) if found is not None else None
+
+    async def stream(self, stream: StreamId) -> StreamInfo | None:
+        """One stream's row, its title decoded."""
+        found = await self._store.stream(stream)
+        return self._info(found) if found is not None else None
+
+    async def streams(
+        self,
+        *,
+        tenant: Tenant,
+        kind: str,
+        limit: int,
+        before: tuple[int, StreamId] | None = None,
+        tag: str | None = None,
+    ) -> tuple[StreamInfo, ...]:
+        """Streams, their titles decoded."""
+        found = await self._store.streams(tenant=tenant, kind=kind, limit=limit, before=before, tag=tag)
+        return tuple(self._info(info) for info in found)
+
+    async def peek(self, promise: PromiseId) -> PromiseState | None:
+        """A promise as it is now, decoded."""
+        found = await self._store.peek(promise)
+        return self._state(found) if found is not None else None
+
+    async def blob(self, hash: BlobHash, *, stream: StreamId | None = None) -> Blob:
+        """Stored bytes, decoded."""
+        found = await self._store.blob(hash, stream=stream)
+        return replace(found, data=self._open(found.data, "blob", hash))
+
+
+def _context(where: tuple[str, ...]) -> bytes:
+    return join(*where).encode()
+
+
+def _failed(what: str, problem: Exception) -> Error:
+    because = problem.because if isinstance(problem, Error) else type(problem).__name__
+    return Error(
+        Code.CODEC_FAILED,
+        what,
+        because=because,
+        hint="give Runtime(codec=...) every key that payloads were written with",
+    )
