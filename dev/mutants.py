@@ -82,17 +82,32 @@ MUTANTS = [
     ),
     Mutant(
         "any session reads any attachment",
-        "runtime/clients.py",
-        "self._shared.store.blob(ref.hash, stream=self._stream)",
-        "self._shared.store.blob(ref.hash)",
+        "runtime/resident.py",
+        "store.blob(ref.hash, stream=self.stream)",
+        "store.blob(ref.hash)",
         "tests/scenarios/test_clients.py::test_bytes_are_kept_with_the_outcome_and_only_their_session_reads_them",
     ),
     Mutant(
         "a once tool runs as the child of a body that records nothing",
         "runtime/children.py",
-        'bound.durability.effect != "pure"',
+        '(effect != "pure" and self._parent.body is None)',
         "False",
         "tests/scenarios/test_clients.py::test_children_answer_in_source_order_and_what_cannot_run_is_answered_too",
+    ),
+    Mutant(
+        "children of a resumable body are not recorded",
+        "runtime/children.py",
+        "(self._attempt(child) if self._parent.body is None else self._step(child))",
+        "self._attempt(child)",
+        "tests/scenarios/test_children.py::"
+        "test_children_of_a_resumable_body_are_steps_and_run_once_however_often_it_is_entered",
+    ),
+    Mutant(
+        "bytes that a step refers to wait for the end of its call",
+        "runtime/clients.py",
+        "        if self._keep is not None:\n",
+        "        if False:\n",
+        "tests/scenarios/test_children.py::test_bytes_that_a_step_refers_to_are_there_when_the_body_is_entered_again",
     ),
     Mutant(
         "no intent before a once call",

@@ -22,6 +22,7 @@ from perdure.runtime.clock import SystemClock
 from perdure.runtime.stores import store_for
 from perdure.store.protocol import Store
 from perdure.testing.crash import Boundary, die, tripwire, tripwire_from_environment
+from perdure.tools.clients.dispatch import ChildCall
 from perdure.tools.decorator import AnyTool
 from perdure.tools.prepare import ToolPrepareContext
 from perdure.tools.provider import ToolProvider
@@ -317,6 +318,31 @@ def provided(ledger: Ledger) -> tuple[Model, list[ToolSource]]:
     return ScriptedModel(calls(call("put"), call("charge")), say("all done")), [Shop(ledger)]
 
 
+def nesting(ledger: Ledger) -> tuple[Model, list[ToolSource]]:
+    """A resumable tool that calls others: one that must not run twice, and one that may, each after the other."""
+
+    @tool
+    async def charge(ctx: ToolContext, cents: int) -> str:
+        """Charge a card."""
+        ledger.write("charge", ctx.idempotency_key)
+        return f"charged {cents}"
+
+    @tool(effect="idempotent")
+    async def put(ctx: ToolContext) -> str:
+        """Put something somewhere."""
+        ledger.write("put", ctx.idempotency_key)
+        return "put"
+
+    @tool(effect="resumable")
+    async def book(ctx: ToolContext) -> list[str | None]:
+        """Book."""
+        [charged] = await ctx.dispatch.batch([ChildCall("charge", {"cents": 5})])
+        [stored] = await ctx.dispatch.batch([ChildCall("put")])
+        return [charged.error_code, stored.error_code]
+
+    return ScriptedModel(call("book"), say("all done")), [book, charge, put]
+
+
 SCENARIOS: dict[str, Callable[[Ledger], tuple[Model, Sequence[ToolSource]]]] = {
     scenario.__name__: scenario
     for scenario in (
@@ -334,6 +360,7 @@ SCENARIOS: dict[str, Callable[[Ledger], tuple[Model, Sequence[ToolSource]]]] = {
         zombie_late,
         deploy,
         provided,
+        nesting,
     )
 }
 

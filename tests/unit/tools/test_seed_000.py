@@ -40,6 +40,19 @@ def test_a_context_carries_the_prepared_call_the_cancellation_and_the_process() 
     assert ctx.cancellation is token
 
 
+def test_durable_effects_need_a_prepared_call_and_a_controller_that_supports_them() -> None:
+    nameless = ToolContext[object](
+        session_id=SessionId("s"), turn_id=TurnId("t"), call_id=CallId(" "), tool_name="demo_tool"
+    )
+    for ctx, code in (
+        (nameless, Code.DURABLE_EFFECTS_MISSING_CALL_ID),
+        (context("demo_tool"), Code.DURABLE_EFFECTS_UNAVAILABLE),
+    ):
+        with pytest.raises(Error) as caught:
+            ctx.durable_effects()
+        assert caught.value.code is code
+
+
 def test_a_context_is_changed_by_copies() -> None:
     before = context("demo_tool")
     after = before.prepared_call(PREPARED)
