@@ -14,6 +14,7 @@ from perdure.ids import BlobHash, CallId, EffectId, InputId, TurnId
 from perdure.session.view import Conversation, joined, told, turn_view
 from perdure.testing.validity import complaints
 from perdure.turn.state import Acting
+from perdure.vocab.effects import EffectKind
 from perdure.vocab.messages import (
     AttachmentRef,
     Image,
@@ -27,6 +28,7 @@ from perdure.vocab.messages import (
     ToolResult,
 )
 from perdure.vocab.outcomes import (
+    DurableStepOutcome,
     Failed,
     Failure,
     InDoubt,
@@ -37,6 +39,7 @@ from perdure.vocab.outcomes import (
 )
 from perdure.vocab.records import (
     EffectSettled,
+    EffectStarted,
     InputAdmitted,
     OutcomeArrivedLate,
     Record,
@@ -130,6 +133,7 @@ ANYTHING = [
     *("lost 0.1", "lost 1.1", "lost 0.2", "late 0.1", "late 1.1", "late 0.2", "late_of_another 0.1", "not_run 0.1"),
     *("probe happened", "probe did_not_happen", "probe unknown", "probe gibberish"),
     *("nap 0.1", "woke 0.1", "asked ", "unsaid ", "cancel "),
+    *("begin step:a", "begin step:0.1.probe", "begin event:/:", "done step:a", "done step:0.1.probe"),
 ]
 
 
@@ -151,6 +155,8 @@ def anything(what: str, n: int, turn: TurnId) -> Record:
         "asked": lambda: asked(f"m{n}.1"),
         "unsaid": lambda: unsaid(f"m{n}.1"),
         "cancel": lambda: cancel(turn),
+        "begin": lambda: EffectStarted(id=EffectId(f"c{n}.0/{about}"), kind=EffectKind.DURABLE_STEP, fingerprint="f"),
+        "done": lambda: EffectSettled(id=EffectId(f"c{n}.0/{about}"), outcome=DurableStepOutcome(value=1)),
     }
     return records[verb]()
 

@@ -8,11 +8,14 @@ from hypothesis import strategies as st
 
 from perdure.errors import Code, Error
 from perdure.ids import EffectId, TurnId
-from perdure.vocab.refs import EffectRef, Tail, call_id
+from perdure.vocab.refs import EffectRef, PartKind, PartRef, Tail, call_id, is_part, parse_ref
 
 NUMBERS = st.integers(0, 200)
-TAILS: st.SearchStrategy[Tail] = st.sampled_from(("", "sleep", "probe"))
+TAILS: st.SearchStrategy[Tail] = st.sampled_from(("", "sleep", "probe", "completion"))
 REFS = st.builds(EffectRef, NUMBERS, NUMBERS | st.none(), NUMBERS, TAILS)
+KINDS: st.SearchStrategy[PartKind] = st.sampled_from(("step", "sleep", "event", "value"))
+HOSTILE = st.text(alphabet="/:.%0c1mstep", max_size=8) | st.text(max_size=6) | st.sampled_from(["1.probe", "x:sleep:y"])
+PARTS = st.builds(PartRef, st.integers(0, 3), st.integers(0, 3), KINDS, HOSTILE)
 
 
 @given(REFS)
@@ -23,6 +26,33 @@ def test_parsing_is_the_inverse_of_the_id(ref: EffectRef) -> None:
 @given(REFS, REFS)
 def test_two_references_never_share_an_id(one: EffectRef, other: EffectRef) -> None:
     assert (one.id == other.id) == (one == other)
+
+
+@given(PARTS)
+def test_a_part_of_a_body_may_be_called_anything(part: PartRef) -> None:
+    assert PartRef.parse(part.id) == part
+    assert is_part(part.id)
+    assert parse_ref(part.id) == part
+
+
+@given(st.lists(PARTS, min_size=2, max_size=8), REFS)
+def test_no_two_parts_share_an_id_and_none_has_that_of_an_effect(parts: list[PartRef], ref: EffectRef) -> None:
+    assert len({part.id for part in parts}) == len(set(parts))
+    assert not is_part(ref.id)
+    assert parse_ref(ref.id) == ref
+
+
+def test_a_name_cannot_reach_into_another_part() -> None:
+    """`a` of one kind, and names that try to spell it."""
+    ids = {PartRef(1, 0, kind, name).id for kind in ("step", "sleep") for name in ("a", "step:a", "sleep:a", "/step:a")}
+    assert len(ids) == 8
+
+
+@pytest.mark.parametrize("junk", ["", "c1/step:a", "c1.0", "c1.0/", "c1.0/nap:a", "cx.0/step:a"])
+def test_anything_else_is_not_the_id_of_a_part(junk: str) -> None:
+    with pytest.raises(Error) as caught:
+        PartRef.parse(EffectId(junk))
+    assert caught.value.code is Code.TURN_EVENT_UNEXPECTED
 
 
 @pytest.mark.parametrize(
