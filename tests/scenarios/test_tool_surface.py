@@ -522,3 +522,43 @@ async def test_errors_obey_the_ceiling_too(desk: Desk) -> None:
     for one in await asked(rt):
         assert one.is_error
         assert len(encode(one.output)) <= MAX_SHOWN_BYTES
+
+
+# --- with bodies that wait
+
+
+class Publish(ToolObject):
+    name = "publish"
+    description = "Publish, in steps."
+    parameters_schema = ORDER
+    effect = "resumable"
+
+    def __init__(self) -> None:
+        self.rendered = 0
+
+    async def execute(self, arguments: dict[str, Json]) -> ToolExecutionResult:
+        return ToolExecutionResult.tool_error("publish needs its context")
+
+    async def execute_with_context(
+        self, arguments: dict[str, Json], context: ToolContext[object]
+    ) -> ToolExecutionResult:
+        context.emit_progress("rendering")
+        picture = await context.step("render", self._render)
+        await context.sleep("settle", "10ms")
+        return ToolExecutionResult.success_with_images(
+            {"order": arguments["order"]}, [ToolResultImage(picture, "image/png")]
+        )
+
+    async def _render(self) -> str:
+        self.rendered += 1
+        return b64encode(PIXEL).decode()
+
+
+async def test_a_class_tool_may_wait_between_steps_and_return_a_picture(desk: Desk) -> None:
+    publish = Publish()
+    rt = await desk.open(ScriptedModel(call("publish", order="o7"), say("ok")), publish)
+    (told,) = await asked(rt)
+    assert told.output == {"order": "o7"}
+    assert publish.rendered == 1
+    (output,) = await outputs(rt)
+    assert [ref.size for ref in output.images] == [len(PIXEL)]
