@@ -258,6 +258,24 @@ async def test_a_tool_reads_the_conversation_the_session_and_its_siblings(desk: 
     assert seen["names"] == ("default", True, "uk-UA")
 
 
+async def test_a_tool_names_its_session(desk: Desk) -> None:
+    @tool(effect="idempotent")
+    async def name_it(ctx: ToolContext, session: str, title: str) -> str:
+        """Name a session."""
+        named = await ctx.session_mutator.update_session_title(SessionId(session), title)
+        return named.title
+
+    names = [
+        call("name_it", session=session, title=title) for session, title in [("s", "Trip"), ("no", "x"), ("s", "a\nb")]
+    ]
+    rt = await desk.open(ScriptedModel(calls(*names), say("ok")), name_it)
+    told = await asked(rt)
+    assert told[0].output == "Trip"
+    assert [one.output["code"] for one in told[1:]] == ["session_unknown", "invalid_argument"]
+    assert await rt.existing("s").title() == "Trip"
+    assert (await rt.sessions())[0].title == "Trip"
+
+
 async def test_a_service_that_is_missing_is_named_to_the_model(desk: Desk) -> None:
     @tool(effect="pure")
     async def look(ctx: ToolContext) -> str:

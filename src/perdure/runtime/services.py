@@ -1,4 +1,4 @@
-"""What a runtime offers to the tools of a session, over its store. Everything here reads; nothing writes."""
+"""What a runtime offers to the tools of a session, over its store. Nothing here writes as the owner of a stream."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from perdure.errors import Code, Error
-from perdure.ids import CallId, SessionId, StreamId, Tenant, TurnId, session_stream
+from perdure.ids import CallId, SessionId, StreamId, Tenant, TurnId, session_stream, stream_names
 from perdure.runtime.agent import Agent
+from perdure.runtime.editing import checked_title, set_title
 from perdure.runtime.shared import Shared
 from perdure.runtime.transcript import Transcript
 from perdure.store.protocol import Store
+from perdure.tools.errors import ToolError
 from perdure.tools.services import Services, SessionInfo
 from perdure.vocab.messages import AttachmentRef, Message
 from perdure.vocab.outcomes import Done, Success, ToolCallOutcome
@@ -28,13 +30,15 @@ def services_of(
     durable: Callable[[], Awaitable[None]],
 ) -> Services:
     """The services of one turn."""
+    sessions = StoredSessions(shared, stream_names(stream)[0])
     return Services(
         locale=agent.locale,
         visible_tool_names=frozenset(contract.name for contract in composition.tools),
         tool_definitions=tuple(contract.definition for contract in composition.tools),
         tool_registry=agent.toolbox.registry,
         message_retriever=StoredMessages(shared.store, stream, durable),
-        session_store=StoredSessions(shared.store, shared.tenant),
+        session_store=sessions,
+        session_mutator=sessions,
         result_reader=StoredResults(shared.store, stream, durable),
     )
 
@@ -66,12 +70,27 @@ class StoredMessages:
 class StoredSessions:
     """The sessions of one tenant."""
 
-    store: Store
+    shared: Shared
     tenant: Tenant
+
+    async def update_session_title(self, session_id: SessionId, title: str) -> SessionInfo:
+        """Name a session. Its observers are told."""
+        stream = session_stream(self.tenant, session_id)
+        if await self.get_session(session_id) is None:
+            raise ToolError(f"there is no session {session_id!r}", code="session_unknown")
+        try:
+            checked = checked_title(title)
+        except Error as problem:
+            raise ToolError(problem.message, code=problem.code) from None
+        await set_title(self.shared.store, stream, checked, now=self.shared.clock.wall_ms())
+        self.shared.hub.stir(stream)
+        if (named := await self.get_session(session_id)) is None:
+            raise ToolError(f"the session {session_id!r} was deleted", code="session_unknown")
+        return named
 
     async def get_session(self, session_id: SessionId) -> SessionInfo | None:
         """A session, if the tenant has it."""
-        info = await self.store.stream(session_stream(self.tenant, session_id))
+        info = await self.shared.store.stream(session_stream(self.tenant, session_id))
         if info is None:
             return None
         return SessionInfo(session_id, info.tenant, info.agent, info.created_at, info.updated_at, info.title, info.tags)

@@ -31,6 +31,7 @@ from perdure.tools.services import (
     NetworkAccess,
     ResultReader,
     Services,
+    SessionMutator,
     SessionStore,
     missing,
 )
@@ -203,6 +204,13 @@ class ToolContext(CallSurface, DurableOps, CompletionOps, Generic[Deps]):
         if self.services.session_store is None:
             raise missing("session_store")
         return self.services.session_store
+
+    @property
+    def session_mutator(self) -> SessionMutator:
+        """Changes to sessions of this tenant. A `ToolError` that says so, if there is none."""
+        if self.services.session_mutator is None:
+            raise missing("session_mutator")
+        return self.services.session_mutator
 
     @property
     def tool_registry(self) -> ToolRegistry:

@@ -47,6 +47,18 @@ class SessionStore(Protocol):
         ...
 
 
+class SessionMutator(Protocol):
+    """What a tool may change about the sessions of its tenant."""
+
+    async def update_session_title(self, session_id: SessionId, title: str) -> SessionInfo:
+        """Name a session; durable when this returns. The same title again changes nothing that anybody reads.
+
+        Raises:
+            ToolError: there is no such session, or this cannot be a title.
+        """
+        ...
+
+
 class NetworkAccess(Protocol):
     """Which addresses tools of this session may reach. A tool that makes requests asks before each."""
 
@@ -77,6 +89,7 @@ class Services:
     tool_registry: ToolRegistry | None = None
     message_retriever: MessageRetriever | None = None
     session_store: SessionStore | None = None
+    session_mutator: SessionMutator | None = None
     result_reader: ResultReader | None = None
 
     def __repr__(self) -> str:

@@ -51,6 +51,7 @@ class Conversation:
     [
         ("message_retriever", "Message retriever not available in this context."),
         ("session_store", "Session store not available in this context."),
+        ("session_mutator", "Session mutator not available in this context."),
         ("tool_registry", "Tool registry not available in this context."),
         ("result_reader", "Result reader not available in this context."),
     ],
