@@ -61,9 +61,18 @@ def runtime(chosen: Namespace, agent: Agent, tuning: Tuning | None = None) -> Ru
     return Runtime(f"sqlite:///{file(chosen)}", agents=[agent], tuning=tuning)
 
 
+class Forgetful(ScriptedModel):
+    """Keeps no list of what it was asked."""
+
+    async def stream(self, request: ModelRequest) -> AsyncIterator[ModelEvent]:
+        self.requests.clear()
+        async for event in super().stream(request):
+            yield event
+
+
 def calling(name: str, **arguments: object) -> Model:
     """A model that calls one tool, then answers."""
-    return ScriptedModel(replace(call(name, **arguments), usage=SPENT), say(ANSWER, usage=SPENT))
+    return Forgetful(replace(call(name, **arguments), usage=SPENT), say(ANSWER, usage=SPENT))
 
 
 async def work() -> object:
@@ -160,7 +169,7 @@ async def turns(chosen: Namespace) -> None:
 
 
 async def chat(chosen: Namespace) -> None:
-    agent = Agent("a", model=ScriptedModel(say("a" * 2000, usage=SPENT)))
+    agent = Agent("a", model=Forgetful(say("a" * 2000, usage=SPENT)))
     async with runtime(chosen, agent) as rt:
         session = await rt.session("s", agent="a")
         for _ in range(400):
@@ -194,7 +203,7 @@ async def waiting(chosen: Namespace) -> None:
             while await unparked(rt):
                 await asyncio.sleep(0.05)
 
-        await start_all("warm", 500)
+        await start_all("warm", 2000)  # until the caches of the database, which do not grow with it, are full
         gc.collect()
         before, began = rss_mb(), time.perf_counter()
         await start_all("s", chosen.workflows)
@@ -268,7 +277,7 @@ async def recovering(chosen: Namespace) -> None:
 # --- cold claims
 
 
-class Noting(ScriptedModel):
+class Noting(Forgetful):
     """Notes when it is asked."""
 
     asked = 0.0
