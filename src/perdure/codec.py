@@ -22,6 +22,7 @@ Json: TypeAlias = Any
 T = TypeVar("T")
 
 _encoder = msgspec.json.Encoder()
+_any = msgspec.json.Decoder()
 _canonical = msgspec.json.Encoder(order="sorted")
 
 
@@ -96,7 +97,8 @@ def to_json(value: object, *, where: str = "$") -> Json:
     """
     try:
         plain = _plain(value)
-        _refuse_what_json_cannot_carry(plain, where)
+        if not _comes_back(plain):
+            _refuse_what_json_cannot_carry(plain, where)
     except RecursionError:
         path = _refused_at(value, where)
         raise Error(Code.INVALID_JSON, f"{path} refers to itself or is nested too deeply", path=path) from None
@@ -108,6 +110,14 @@ def to_json(value: object, *, where: str = "$") -> Json:
 
 def _plain(value: object) -> Json:
     return msgspec.to_builtins(value, str_keys=True, enc_hook=_convert)
+
+
+def _comes_back(plain: Json) -> bool:
+    """Whether JSON carries it for certain. What it cannot carry comes back as something else, or not at all."""
+    try:
+        return _any.decode(_encoder.encode(plain)) == plain
+    except ValueError:
+        return False
 
 
 def _refused_at(value: object, where: str) -> str:
