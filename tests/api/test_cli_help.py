@@ -20,6 +20,8 @@ COMMANDS = (
     "journal verify",
     "run",
     "sessions",
+    "sessions export",
+    "sessions import",
     "sessions list",
     "sessions show",
     "sessions watch",

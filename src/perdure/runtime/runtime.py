@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Coroutine, Iterable
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from typing import Self, TypeVar
@@ -17,6 +17,7 @@ from perdure.ids import VERSION, SessionId, StreamId, Tenant, TurnId, WorkerId, 
 from perdure.inbox.items import Input
 from perdure.observe.hub import Hub
 from perdure.runtime.agent import Agent
+from perdure.runtime.archive import history, imported
 from perdure.runtime.clock import SystemClock, short_id
 from perdure.runtime.editing import checked_tag
 from perdure.runtime.session import Session, end_of
@@ -271,6 +272,38 @@ class Runtime:
         """
         wanted = checked_tag(tag) if tag is not None else None
         return await self.store.streams(tenant=self.tenant, kind="session", limit=limit, before=before, tag=wanted)
+
+    async def import_session(
+        self, id: str, data: bytes | str | Sequence[Mapping[str, Json]], *, agent: str | None = None
+    ) -> Session:
+        """A new session with a past: that of an export, or plain messages (`role` and `content`) of elsewhere.
+
+        All of it or nothing. Work that was under way elsewhere is not continued: its turn is recorded as stopped, and
+        calls that may have happened as in doubt. Inputs that waited are not part of an export.
+
+        Raises:
+            Error: `session_exists`; `export_invalid`; `agent_unknown`; `invalid_id`.
+        """
+        self.check_usable()
+        name = SessionId(check_id(id, what="the session id"))
+        if agent is not None and agent not in self.agents and self._wants_worker:
+            raise self._agent_unknown(agent)
+        stream, now = session_stream(self.tenant, name), self.clock.wall_ms()
+        if isinstance(data, bytes | str):
+            new = imported(stream, data, agent=agent, now=now)
+        else:
+            owner = agent or self._only_agent(name)
+            known = self.agents.get(owner)
+            new = history(stream, data, agent=owner, model=known.resolved.name if known else "imported", now=now)
+        try:
+            await self.store.create(new)
+        except Error as problem:
+            if problem.code is not Code.GATE_CLOSED:
+                raise
+            raise Error(
+                Code.EXPORT_INVALID, "the export says something twice; nothing was written", because=problem.message
+            ) from None
+        return Session(self, name, new.agent)
 
     def _new_id(self) -> SessionId:
         return SessionId(short_id("ses", self.clock.wall_ms()))

@@ -20,6 +20,7 @@ from perdure.observe.hub import Subscription
 from perdure.observe.text import TextFlow
 from perdure.observe.why import Why, explain
 from perdure.runtime.agent import find_model
+from perdure.runtime.archive import export
 from perdure.runtime.clock import short_id, uuid7
 from perdure.runtime.editing import checked_tags, checked_title, redact, set_tags, set_title
 from perdure.runtime.parts import MAX_INPUT_BYTES, Content, said
@@ -404,6 +405,14 @@ class Session:
         done = await redact(self.runtime.store, self.stream, Seq(seq), origin=origin, now=now)
         await self.runtime.tell(self.stream)
         return done
+
+    async def export(self) -> bytes:
+        """The whole session as JSON lines, with the bytes it refers to: for `Runtime.import_session`, anywhere.
+
+        Raises:
+            Error: `session_unknown`.
+        """
+        return await export(self.runtime.store, await self._info(), now=self.runtime.clock.wall_ms())
 
     async def _info(self) -> StreamInfo:
         info = await self.runtime.store.stream(self.stream)

@@ -1,10 +1,10 @@
-"""`perdure sessions list | show | watch`."""
+"""`perdure sessions list | show | watch | export | import`."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
-from typer import Option, Typer
+from typer import Argument, Option, Typer
 
 from perdure.cli.options import Db, Json, Quiet, SessionName
 
@@ -311,3 +311,77 @@ async def _watch(name: str, after: str, db: str, *, json: bool, follow: bool) ->
                 printer.show(event)
             if not follow and event.cursor.seq >= last:
                 return
+
+
+# --- export and import --------------------------------------------------------------------------------------------
+
+
+@app.command("export")
+def export_session(
+    session: SessionName,
+    out: Annotated[str, Option("--out", "-o", metavar="FILE", help="Write to this file instead of the screen.")] = "",
+    db: Db = "",
+) -> None:
+    """Write a whole session as JSON lines, to be imported anywhere."""
+    from perdure.cli.places import run
+
+    _write(run(lambda: _export(session, db)), out)
+
+
+async def _export(name: str, db: str) -> bytes:
+    from perdure.cli.places import find_session, opened
+
+    async with opened(db) as rt:
+        return await (await find_session(rt, name)).export()
+
+
+def _write(data: bytes, out: str) -> None:
+    import sys
+    from pathlib import Path
+
+    from perdure.cli.screen import note
+    from perdure.errors import Code, Error
+
+    if not out:
+        sys.stdout.write(data.decode())
+        return
+    try:
+        Path(out).write_bytes(data)
+    except OSError as problem:
+        raise Error(Code.INVALID_ARGUMENT, f"{out} cannot be written", because=str(problem)) from problem
+    note(f"{len(data)} bytes written to {out}")
+
+
+@app.command("import")
+def import_session(
+    session: Annotated[str, Argument(metavar="SESSION", help="The id of the new session.", show_default=False)],
+    file: Annotated[str, Argument(metavar="FILE", help="An export; - reads the standard input.", show_default=False)],
+    agent: Annotated[str, Option(metavar="NAME", help="Give it to this agent instead of its own.")] = "",
+    db: Db = "",
+) -> None:
+    """Make a new session from an export. Work that was under way is not continued."""
+    from perdure.cli.places import run
+
+    data = _contents(file)
+    run(lambda: _import(session, data, agent, db))
+
+
+def _contents(file: str) -> bytes:
+    import sys
+    from pathlib import Path
+
+    from perdure.errors import Code, Error
+
+    try:
+        return sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
+    except OSError as problem:
+        raise Error(Code.INVALID_ARGUMENT, f"{file} cannot be read", because=str(problem)) from problem
+
+
+async def _import(name: str, data: bytes, agent: str, db: str) -> None:
+    from perdure.cli.places import opened
+    from perdure.cli.screen import note
+
+    async with opened(db) as rt:
+        await rt.import_session(name, data, agent=agent or None)
+    note(f"session {name} imported.  next: perdure sessions show {name}")
