@@ -28,6 +28,7 @@ from perdure import (
 )
 from perdure.commit.plan import Plan, Receipt
 from perdure.models.scripted import Step
+from perdure.store.aes_gcm import AesGcm
 from perdure.store.memory.store import MemoryStore
 from perdure.store.protocol import Store
 from perdure.testing import Crash, ManualClock, ScriptedModel, World, call, calls, every_boundary, say
@@ -236,6 +237,26 @@ def test_what_is_in_doubt_undisturbed_may_be_in_doubt_after_a_crash() -> None:
 
 async def test_it_can_be_called_from_an_async_test() -> None:
     assert seen(every_boundary(told, buy)) == TOLD
+
+
+def sealed(store: Store, world: World) -> Runtime:
+    """Another tenant, and payloads that only the application can read."""
+
+    @tool
+    async def charge(ctx: ToolContext, cents: int) -> str:
+        """Charge."""
+        world.note("charge", key=ctx.idempotency_key, cents=cents)
+        return "charged"
+
+    agent = Agent("shop", model=ScriptedModel(*STEPS), tools=[charge])
+    return Runtime(store, agents=[agent], tenant="acme", codec=AesGcm({"k1": b"k" * 32}))
+
+
+def test_an_application_that_encrypts_at_every_boundary() -> None:
+    crashes = every_boundary(sealed, buy)
+    assert list(seen(crashes).values()) == list(TOLD.values())
+    assert "effect_settled, effect_started" in str(crashes[4].boundary), "only kinds can be seen of a write"
+    assert len(crashes[-1].history("customer")) == 4
 
 
 class Till(ToolProvider):

@@ -13,7 +13,6 @@ from perdure.inbox.items import Input
 from perdure.observe.verify import verify
 from perdure.runtime.runtime import Runtime
 from perdure.session.fold import CODE
-from perdure.store.protocol import Store
 from perdure.testing.validity import complaints
 from perdure.testing.world import Ledger
 from perdure.vocab.messages import Message
@@ -128,9 +127,9 @@ class Aftermath:
         return tuple(name for story in self.stories for name in story.doubts)
 
 
-async def look(store: Store, tenant: str) -> tuple[Story, ...]:
+async def look(reader: Runtime) -> tuple[Story, ...]:
     """Read every session of a store nobody works on."""
-    async with Runtime(store, worker=False, tenant=tenant) as rt:
+    async with reader as rt:
         infos = await rt.sessions(limit=10_000)
         return tuple([await _story(rt, SessionId(info.name)) for info in sorted(infos, key=lambda info: info.name)])
 

@@ -19,7 +19,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NoReturn, cast
 
-from perdure.commit.plan import Plan, Receipt
+from perdure.commit.plan import Entry, Plan, Receipt
+from perdure.errors import Error
 from perdure.ids import WorkerId
 from perdure.inbox.admit import Delivery
 from perdure.store.protocol import Store
@@ -259,7 +260,13 @@ def describe(plan: Plan) -> str:
     """What a plan writes, in a few words."""
     words: list[str] = []
     for entry in plan.entries:
-        record = read(entry.kind, entry.data)
-        named = f" {record.id}" if isinstance(record, EffectStarted | EffectSettled) else ""
-        words.append(f"{entry.kind}{named}")
+        words.append(f"{entry.kind}{_effect_of(entry)}")
     return ", ".join(words) or "nothing"
+
+
+def _effect_of(entry: Entry) -> str:
+    try:
+        record = read(entry.kind, entry.data)
+    except Error:  # sealed by a codec: its kind is all there is to see
+        return ""
+    return f" {record.id}" if isinstance(record, EffectStarted | EffectSettled) else ""

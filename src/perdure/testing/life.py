@@ -82,11 +82,6 @@ class Home:
         """Why a child process failed."""
         return self.folder / "failure"
 
-    @property
-    def tenant(self) -> str:
-        """Whose sessions these are."""
-        return (self.folder / "tenant").read_text()
-
 
 @dataclass(frozen=True, slots=True)
 class Lived:
@@ -99,11 +94,15 @@ class Lived:
     """Clears up what is left of a simulated process, once nobody can be misled by that any more."""
 
 
+def reader(played: Played, home: Home) -> Runtime:
+    """A runtime that only reads what the application wrote: for its tenant, through its codec."""
+    return played.app(home.store(), home.world()).like(store=home.store(), agents=(), worker=False)
+
+
 async def live(played: Played, home: Home, gate: Gate, store: Store) -> None:
     """Start the application, run the script, let everything settle, end in order. Whatever fails is raised."""
     runtime = played.app(gated(store, gate), home.world(gate))
     _check(runtime, gate)
-    (home.folder / "tenant").write_text(runtime.tenant)
     for name, agent in runtime.agents.items():
         runtime.agents[name] = _hooked_agent(agent, gate, home.calls)
     async with runtime:

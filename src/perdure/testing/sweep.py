@@ -13,7 +13,7 @@ from perdure.errors import Code, Error
 from perdure.testing.aftermath import Aftermath, Story, journal_lines, judge, look
 from perdure.testing.children import check_portable, in_child
 from perdure.testing.crash import Boundary, Place
-from perdure.testing.life import App, Home, Lived, Played, Script
+from perdure.testing.life import App, Home, Lived, Played, Script, reader
 from perdure.testing.simulated import run_apart, simulate
 from perdure.testing.world import Ledger
 from perdure.vocab.messages import Message
@@ -145,7 +145,7 @@ class _Bench:
         return Home.at(folder, in_memory=self.mode == "memory")
 
     def _look(self, home: Home) -> Aftermath:
-        stories = run_apart(lambda: look(home.store(), home.tenant))
+        stories = run_apart(lambda: look(reader(self.played, home)))
         return Aftermath(stories, home.world().ledger, home.calls.ledger)
 
     def undisturbed(self) -> tuple[Aftermath, tuple[Boundary, ...]]:
