@@ -34,6 +34,10 @@ class Readers:
         """A read of a few rows, done on the caller: a thread hop would cost more than the read."""
         return self._with_connection(read)
 
+    def here(self, read: Callable[[Statements], T]) -> T:
+        """A read of a few rows in one consistent view, done on the caller."""
+        return self._consistent(read)
+
     async def bulk(self, read: Callable[[Statements], T]) -> T:
         """A read of any size, in one consistent view, on a thread of its own."""
         return await asyncio.get_running_loop().run_in_executor(self._pool, self._consistent, read)

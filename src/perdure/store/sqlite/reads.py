@@ -51,11 +51,11 @@ def next_due(on: Statements) -> int | None:
     return due_at
 
 
-def load(on: Statements, stream: StreamId, code: str) -> Loaded:
+def load(on: Statements, stream: StreamId, code: str, *, limit: int | None = None) -> Loaded:
     """Snapshot, the rows after it, the inbox."""
     found = on.one("snapshot_read", (stream, code))
     snapshot = Snapshot(*found) if found else None
-    rows = read(on, stream, after=snapshot.seq if snapshot else Seq(0), until=None, limit=None)
+    rows = read(on, stream, after=snapshot.seq if snapshot else Seq(0), until=None, limit=limit)
     return Loaded(snapshot, rows, inbox(on, stream))
 
 

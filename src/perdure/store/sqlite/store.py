@@ -42,6 +42,9 @@ from perdure.vocab.records import Row
 
 T = TypeVar("T")
 
+FEW = 32
+"""So many rows are read on the caller, because a thread would cost more than the read."""
+
 _living: weakref.WeakSet[SqliteStore] = weakref.WeakSet()
 
 
@@ -231,6 +234,9 @@ class SqliteStore:
 
     async def load(self, stream: StreamId, *, code: str) -> Loaded:
         """What a new owner folds. Snapshots written by another code version are passed over."""
+        few = self._reading().here(lambda on: reads.load(on, stream, code, limit=FEW + 1))
+        if len(few.rows) <= FEW:
+            return few
         return await self._reading().bulk(lambda on: reads.load(on, stream, code))
 
     async def inbox(self, stream: StreamId) -> tuple[InboxRow, ...]:
@@ -241,6 +247,10 @@ class SqliteStore:
         self, stream: StreamId, *, after: Seq = START, until: Seq | None = None, limit: int | None = None
     ) -> tuple[Row, ...]:
         """Log rows in order, `after` exclusive, `until` inclusive."""
+        some = FEW + 1 if limit is None else min(limit, FEW + 1)
+        few = self._reading().point(lambda on: reads.read(on, stream, after=after, until=until, limit=some))
+        if len(few) <= FEW:
+            return few
         return await self._reading().bulk(lambda on: reads.read(on, stream, after=after, until=until, limit=limit))
 
     async def find(self, stream: StreamId, key: str) -> Row | None:
