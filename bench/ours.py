@@ -90,12 +90,13 @@ async def tool_steps(chosen: Namespace) -> None:
             await ctx.step(f"s{n}", work)
         return count
 
-    def agent(count: int) -> Agent:
-        return Agent(f"a{count}", model=calling("flow", count=count), tools=[flow])
+    def agent(name: str, count: int) -> Agent:
+        return Agent(name, model=calling("flow", count=count), tools=[flow])
 
-    async with Runtime(f"sqlite:///{file(chosen)}", agents=[agent(20), agent(chosen.steps)]) as rt:
-        await (await rt.session("warm", agent="a20")).ask(ASK)
-        sessions = [await rt.session(f"s{k}", agent=f"a{chosen.steps}") for k in range(chosen.workflows)]
+    agents = [agent("warm", 20), agent("a", chosen.steps)]
+    async with Runtime(f"sqlite:///{file(chosen)}", agents=agents) as rt:
+        await (await rt.session("warm", agent="warm")).ask(ASK)
+        sessions = [await rt.session(f"s{k}", agent="a") for k in range(chosen.workflows)]
         commits, cpu, began = rt.store.counters.commits, cpu_s(), time.perf_counter()
         await asyncio.gather(*(session.ask(ASK) for session in sessions))
         seconds, used = time.perf_counter() - began, cpu_s() - cpu

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from perdure import Agent, Runtime, tool
+from perdure import Agent, Runtime, ToolContext, tool
 from perdure.models.scripted import ScriptedModel, call, say
 
 
@@ -54,3 +54,30 @@ async def test_storage_follows_new_content(tmp_path: Path) -> None:
         for _ in range(100):
             await session.ask("look it up, " + "q" * 80)
     assert path.stat().st_size <= 400_000
+
+
+@tool(effect="resumable")
+async def flow(ctx: ToolContext, count: int) -> int:
+    """Run steps, one after the other."""
+
+    async def work() -> str:
+        return "done"
+
+    for n in range(count):
+        await ctx.step(f"s{n}", work)
+    return count
+
+
+async def test_one_more_step_is_one_more_commit(tmp_path: Path) -> None:
+    """Outcome i and intent i+1 are one append: k steps in a row wait for k + 1 commits."""
+    costs: dict[int, tuple[int, int, int]] = {}
+    for count in (20, 60):
+        agent = Agent("a", model=ScriptedModel(call("flow", count=count), say("done")), tools=[flow])
+        async with Runtime(f"sqlite:///{tmp_path / f'{count}.db'}", agents=[agent]) as rt:
+            session = await rt.session("s", agent="a")
+            await session.ask("run")
+            counters = rt.store.counters
+            costs[count] = (counters.awaited, counters.plans, counters.commits)
+    awaited, plans, commits = (more - fewer for fewer, more in zip(costs[20], costs[60], strict=True))
+    assert (awaited, plans) == (40, 40)
+    assert commits <= 40 + 2  # a lease renewal may fall into the measured time
