@@ -12,6 +12,10 @@ from perdure.cli.app import run_app
 FOLDER = Path(__file__).parent / "cli_help"
 COMMANDS = (
     "",
+    "db",
+    "db check",
+    "db migrate",
+    "db status",
     "demo",
     "doctor",
     "journal",

@@ -418,7 +418,7 @@ def test_what_is_not_a_store_is_not_touched(tmp_path: Path) -> None:
         ran = perdure("sessions", "list", "--db", name, cwd=tmp_path)
         assert (ran.code, ran.out) == (7, ""), name
         assert ran.err.startswith("error: ")
-    assert perdure("sessions", "list", "--db", "postgres://host/db", cwd=tmp_path).code == 2
+    assert perdure("sessions", "list", "--db", "mysql://host/db", cwd=tmp_path).code == 2
     assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from perdure.cli import exits
-from perdure.cli.commands import demo, doctor, journal, run, sessions, version, why
+from perdure.cli.commands import db, demo, doctor, journal, run, sessions, version, why
 from perdure.errors import Error
 
 _PLAIN = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
@@ -41,6 +41,7 @@ app.command()(run.run)
 app.add_typer(sessions.app, name="sessions")
 app.add_typer(journal.app, name="journal")
 app.command()(why.why)
+app.add_typer(db.app, name="db")
 app.command()(doctor.doctor)
 app.command()(version.version)
 

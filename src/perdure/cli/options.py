@@ -11,7 +11,7 @@ Db = Annotated[
     Option(
         "--db",
         metavar="PATH",
-        help="The store file. Default: PERDURE_STORE__URL, then ./.perdure/dev.db.",
+        help="The store: a file, or postgresql://… Default: PERDURE_STORE__URL, then ./.perdure/dev.db.",
         show_default=False,
     ),
 ]

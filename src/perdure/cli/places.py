@@ -25,24 +25,33 @@ _PAGE = 200
 _SHOWN = 4
 
 
-def store_path(db: str) -> Path:
-    """The file a command works on: `--db`, then the environment, then the default.
+def store_url(db: str) -> str:
+    """The store a command works on: `--db`, then the environment, then the default. A file must exist.
 
     Raises:
-        Error: `store_url_invalid` for an address that is no file; `store_unavailable` if there is none.
+        Error: `store_url_invalid` for an address of nothing that lasts; `store_unavailable` if there is no file.
     """
+    from perdure.runtime.stores import POSTGRES
+
     given = db or os.environ.get("PERDURE_STORE__URL") or str(DEFAULT)
+    if given.startswith(POSTGRES):
+        return given
     if "://" in given and not given.startswith("sqlite:///"):
         raise Error(
             Code.STORE_URL_INVALID,
             f"{given!r} is not a store this command can open",
-            because="it must be a file: a path, or sqlite:///path/to/file.db",
+            because="it must be a file (a path, or sqlite:///path/to/file.db) or postgresql://user@host/database",
             hint="--db .perdure/dev.db",
         )
     path = Path(given.removeprefix("sqlite:///"))
     if not path.is_file() or path.stat().st_size == 0:
         raise _absent(path, given_db=bool(db))
-    return path
+    return f"sqlite:///{path}"
+
+
+def store_file(url: str) -> Path | None:
+    """The file of a store, if it is one."""
+    return Path(url.removeprefix("sqlite:///")) if url.startswith("sqlite:///") else None
 
 
 def _absent(path: Path, *, given_db: bool) -> Error:
@@ -80,7 +89,7 @@ async def opened(db: str) -> AsyncGenerator[Runtime]:
     """The store, opened to look at and never to work on."""
     from perdure.runtime.runtime import Runtime
 
-    async with Runtime(f"sqlite:///{store_path(db)}", worker=False, codec=codec_named()) as rt:
+    async with Runtime(store_url(db), worker=False, codec=codec_named()) as rt:
         yield rt
 
 

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from perdure.clock import Clock
 from perdure.errors import Code, Error
 from perdure.store.protocol import Store
+from perdure.store.steps import SchemaState
+
+if TYPE_CHECKING:
+    from perdure.store.postgres.store import PostgresStore
 
 DEFAULT_URL = "sqlite:///.perdure/dev.db"
+POSTGRES = ("postgresql://", "postgres://")
 
 
 def store_for(url: str | None, clock: Clock, *, lease_ms: int) -> Store:
@@ -29,7 +35,7 @@ def store_for(url: str | None, clock: Clock, *, lease_ms: int) -> Store:
         path = text.removeprefix("sqlite:///")
         if path:
             return SqliteStore(Path(path), clock, lease_ms=lease_ms)
-    if text.startswith(("postgresql://", "postgres://")):
+    if text.startswith(POSTGRES):
         return _postgres(text, clock, lease_ms)
     raise Error(
         Code.STORE_URL_INVALID,
@@ -39,7 +45,22 @@ def store_for(url: str | None, clock: Clock, *, lease_ms: int) -> Store:
     )
 
 
-def _postgres(url: str, clock: Clock, lease_ms: int) -> Store:
+async def schema_of(url: str, clock: Clock) -> SchemaState:
+    """How far the schema of a store is, and what is left to do. Nothing is changed.
+
+    Raises:
+        Error: `store_url_invalid` for one that has no schema; whatever keeps it from being looked at.
+    """
+    if url.startswith(POSTGRES):
+        return await _postgres(url, clock, lease_ms=0).schema()
+    if url.startswith("sqlite:///"):
+        from perdure.store.sqlite.migrate import inspect
+
+        return inspect(Path(url.removeprefix("sqlite:///")))
+    raise Error(Code.STORE_URL_INVALID, f"{url!r} has no schema", hint="name a file or a database server")
+
+
+def _postgres(url: str, clock: Clock, lease_ms: int) -> PostgresStore:
     try:
         from perdure.store.postgres.store import PostgresStore
     except ImportError as missing:

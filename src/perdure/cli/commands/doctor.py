@@ -9,6 +9,8 @@ from typer import Exit
 from perdure.cli.options import Db, Json, Quiet
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from perdure.store.protocol import Diagnosis
 
 LOW_DISK_BYTES = 200 * 1024 * 1024
@@ -33,7 +35,7 @@ async def _check(db: str, *, json: bool, quiet: bool) -> int:
         found += await _store(db)
     except Error as problem:
         refused = refuse(problem)
-    _show(found, json=json, quiet=quiet)
+    show(found, json=json, quiet=quiet)
     checked = len(found) + (refused != OK)
     failed = sum(one.status == "fail" for one in found) + (refused != OK)
     if not json:
@@ -57,12 +59,13 @@ def _machine() -> tuple[Diagnosis, ...]:
 
 
 async def _store(db: str) -> list[Diagnosis]:
-    from perdure.cli.places import opened, store_path
+    from perdure.cli.places import opened, store_file, store_url
     from perdure.store.protocol import Diagnosis
 
-    path = store_path(db)
+    path = store_file(store_url(db))
     async with opened(db) as rt:
-        found = [Diagnosis("ok", "store", f"{path}, {_size(path.stat().st_size)}"), *await rt.store.check()]
+        place = f"{path}, {_size(path.stat().st_size)}" if path else "a database server"
+        found = [Diagnosis("ok", "store", place), *await rt.store.check()]
         workers = await rt.store.workers()
         now = rt.clock.monotonic_ms()
     alive = [worker for worker in workers if worker.alive]
@@ -70,6 +73,8 @@ async def _store(db: str) -> list[Diagnosis]:
     pids = ", ".join(f"pid {worker.pid}" for worker in alive)
     dead = f"; {gone} gone without retiring (a crash leaves them, the next worker clears them)" if gone else ""
     found.append(Diagnosis("ok", "workers", f"{len(alive)} alive{f' ({pids})' if pids else ''}{dead}"))
+    if path is None:
+        return [*found, Diagnosis("ok", "lease clock", "the server's, so the clocks of workers expire nothing")]
     if alive:
         left = min(worker.lease_until for worker in alive) - now
         lease = f"monotonic; the next lease lapses in {left / 1000:.1f} s unless renewed"
@@ -96,7 +101,8 @@ def _size(count: float) -> str:
     return f"{count:.1f} TB"
 
 
-def _show(found: list[Diagnosis], *, json: bool, quiet: bool) -> None:
+def show(found: Iterable[Diagnosis], *, json: bool, quiet: bool) -> None:
+    """Print diagnoses, one a line; quietly, only those that are not well."""
     from perdure.cli.screen import Cell, Column, emit, table
 
     if json:

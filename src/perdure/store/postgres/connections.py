@@ -39,7 +39,7 @@ async def connect(address: Address, **settings: str) -> Connection:
             command_s=COMMAND_S,
         )
     except (*TROUBLE, ValueError) as problem:
-        raise failure(problem, address.shown) from problem
+        raise failure(problem, address.shown, connecting=True) from problem
 
 
 async def leave(connection: Connection) -> None:

@@ -43,14 +43,14 @@ def is_refusal(problem: BaseException) -> bool:
     return is_unfit(problem) or state_of(problem)[:2] in ("22", "23")
 
 
-def failure(problem: BaseException, place: str) -> Error:
+def failure(problem: BaseException, place: str, *, connecting: bool = False) -> Error:
     """The public error for a driver error. `place` is the address without its password."""
     state = state_of(problem)
     for states, (code, what, hint) in _TABLE.items():
         if state in states:
             return _error(code, place, problem, what, hint)
     if is_lost(problem):
-        return _error(Code.STORE_UNAVAILABLE, place, problem, *_AWAY)
+        return _error(Code.STORE_UNAVAILABLE, place, problem, *(_UNREACHED if connecting else _AWAY))
     if is_unfit(problem) or state.startswith("22"):
         return _error(Code.INVALID_TEXT, place, problem, "the store cannot hold this value; nothing was written", "")
     return _error(Code.STORE_FAILED, place, problem, "the store failed", "")
@@ -63,6 +63,7 @@ def _error(code: Code, place: str, problem: BaseException, what: str, hint: str)
     )
 
 
+_UNREACHED = ("the server of the store cannot be reached", "check the address, and that the server runs")
 _AWAY = (
     "the store does not answer; whether the last appends are durable is not known",
     "check that the server runs and can be reached; append the same plans again: receipts tell which were written",

@@ -13,6 +13,7 @@ from perdure.errors import Code, Error
 from perdure.store.postgres.address import Address
 from perdure.store.postgres.schema import Migration, migrations
 from perdure.store.postgres.tx import Session
+from perdure.store.steps import SchemaState, Step
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +70,20 @@ async def prepare(on: Session, address: Address) -> Version:
         raise _newer(address, found, len(known))
     await _refuse_without_rights(on, address)
     return found
+
+
+async def schema_state(on: Session, address: Address) -> SchemaState:
+    """How far a database is. Nothing is changed.
+
+    Raises:
+        Error: `store_not_ours` or `store_newer`.
+    """
+    known = migrations(address.schema)
+    found = await look(on, address)
+    if found.works_from > len(known):
+        raise _newer(address, found, len(known))
+    left = tuple(Step(migration.name, migration.sql) for migration in known[found.version :])
+    return SchemaState(f"{address.shown}, schema {address.schema}", found.version, len(known), left)
 
 
 async def _refuse_replica(on: Session, address: Address) -> None:

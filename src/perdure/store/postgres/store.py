@@ -28,7 +28,7 @@ from perdure.store.postgres.driver import TROUBLE
 from perdure.store.postgres.failures import failure, is_refusal
 from perdure.store.postgres.leases import Leases, WorkerRow
 from perdure.store.postgres.log import find_row
-from perdure.store.postgres.migrate import prepare
+from perdure.store.postgres.migrate import prepare, schema_state
 from perdure.store.postgres.news import News
 from perdure.store.postgres.tx import Session
 from perdure.store.postgres.writer import Lane
@@ -45,6 +45,7 @@ from perdure.store.protocol import (
     StreamInfo,
     WorkerInfo,
 )
+from perdure.store.steps import SchemaState
 from perdure.vocab.promises import PromiseState, Resolution
 from perdure.vocab.records import Row
 
@@ -93,6 +94,21 @@ class PostgresStore:
             raise
         self._leases.locks = WorkerLocks(_lock_folder() / version.id)
         self._connections, self._news = connections, news
+
+    async def schema(self) -> SchemaState:
+        """How far the database is. Nothing is changed, and the store need not be open.
+
+        Raises:
+            Error: whatever keeps it from being looked at; `store_not_ours`, `store_newer`.
+        """
+        connections = Connections(self.address, self.counters)
+        try:
+            async with connections.borrow() as session:
+                return await schema_state(session, self.address)
+        except TROUBLE as problem:
+            raise failure(problem, self.address.shown) from problem
+        finally:
+            await connections.close()
 
     async def close(self) -> None:
         """Finish what was submitted, release connections and locks. Safe to call twice."""

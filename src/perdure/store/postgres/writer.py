@@ -12,6 +12,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+from perdure.store.answer import Answer
+
 I = TypeVar("I")  # noqa: E741 - the item of a job
 R = TypeVar("R")
 
@@ -21,7 +23,7 @@ class Job(Generic[I, R]):
     """Something to write, and the future that tells how it went."""
 
     item: I
-    future: asyncio.Future[R]
+    future: Answer[R]
     result: R | None = None
     error: Exception | None = None
 
@@ -34,6 +36,7 @@ class Job(Generic[I, R]):
         else:
             self.future.set_exception(self.error)
             self.future.exception()  # nobody has to await an append: not an "exception never retrieved"
+        self.future.tell()
 
 
 class Lane(Generic[I, R]):
@@ -44,9 +47,9 @@ class Lane(Generic[I, R]):
         self._queue: deque[Job[I, R]] = deque()
         self._task: asyncio.Task[None] | None = None
 
-    def submit(self, item: I) -> asyncio.Future[R]:
+    def submit(self, item: I) -> Answer[R]:
         """Take a job at the call."""
-        job: Job[I, R] = Job(item, asyncio.get_running_loop().create_future())
+        job: Job[I, R] = Job(item, Answer(loop=asyncio.get_running_loop()))
         self._queue.append(job)
         if self._task is None:
             self._task = asyncio.create_task(self._run(), name="perdure:lane")

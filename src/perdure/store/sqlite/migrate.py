@@ -12,7 +12,8 @@ from typing import Literal, TypeVar
 
 from perdure.errors import Code, Error
 from perdure.store.sqlite.failures import LOCKED_AFTER_S, failure, is_busy
-from perdure.store.sqlite.schema import APPLICATION_ID, SCHEMA_VERSION, migrations, statements
+from perdure.store.sqlite.schema import APPLICATION_ID, SCHEMA_VERSION, migration_names, migrations, statements
+from perdure.store.steps import SchemaState, Step
 
 Synchronous = Literal["FULL", "NORMAL"]
 T = TypeVar("T")
@@ -105,6 +106,26 @@ def prepare(path: Path, connection: sqlite3.Connection) -> None:
         if connection.in_transaction:
             connection.execute("ROLLBACK")
         raise
+
+
+def inspect(path: Path) -> SchemaState:
+    """How far a file's schema is. Nothing is changed.
+
+    Raises:
+        Error: `store_not_ours` or `store_newer`.
+    """
+    try:
+        connection = connect(path, read_only=True)
+        try:
+            version = _version(path, connection)
+        finally:
+            connection.close()
+    except sqlite3.Error as problem:
+        raise failure(problem, path) from problem
+    if version > SCHEMA_VERSION:
+        raise _newer(path, version)
+    left = zip(migration_names()[version:], migrations()[version:], strict=True)
+    return SchemaState(str(path), version, SCHEMA_VERSION, tuple(Step(name, sql) for name, sql in left))
 
 
 def _migrate(path: Path, connection: sqlite3.Connection) -> None:

@@ -36,5 +36,10 @@ def migrations() -> tuple[str, ...]:
     return tuple(_text(f"migrations/{name}") for name in _MIGRATIONS)
 
 
+def migration_names() -> tuple[str, ...]:
+    """What each migration is called."""
+    return tuple(name.removesuffix(".sql") for name in _MIGRATIONS)
+
+
 QUERIES = _named(_text("queries.sql"))
 SCHEMA_VERSION = len(_MIGRATIONS)
