@@ -196,7 +196,7 @@ async def test_a_note_without_a_key_is_not_repeated_when_its_reply_is_lost(
     assert await texts(store, claim.stream) == ['{"text":"once"}']
 
 
-async def test_patience_ends(store: PostgresStore, saboteur: Saboteur, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_patience_ends(store: PostgresStore, monkeypatch: pytest.MonkeyPatch) -> None:
     claim = await owned(store, "one", ANN)
     connections = store._connections  # pyright: ignore[reportPrivateUsage] - to be impatient
     assert connections is not None
@@ -206,11 +206,11 @@ async def test_patience_ends(store: PostgresStore, saboteur: Saboteur, monkeypat
         raise ConnectionRefusedError("nobody listens")
 
     monkeypatch.setattr(module, "dial", nobody)
-    saboteur.arm(1, "before")
+    for connection in connections._idle:  # pyright: ignore[reportPrivateUsage] - the server is gone for all of them
+        connection.terminate()
     with pytest.raises(Error) as caught:
         await store.append(plan(claim, ANN, 1, entry("a")))
     assert caught.value.code is Code.STORE_UNAVAILABLE
     monkeypatch.undo()
     connections.patience_s = 10
-    saboteur.at = 0
     assert (await store.append(plan(claim, ANN, 1, entry("a")))).first_seq == 2

@@ -214,8 +214,9 @@ async def _move_lone(on: Session, i: int, chain: Chain, now: int) -> set[int]:
     )
     if found is None:
         return set()
-    before, seen, admitted = found
-    _keep_receipts(chain, before, await _missed_by(on, chain, before, seen, admitted), ())
+    stream, before, seen, admitted = found
+    missed = await _missed_by(on, chain, stream, (before, seen, admitted))
+    _keep_receipts(chain, before, missed, ())
     return {i}
 
 
@@ -224,9 +225,9 @@ async def _move(on: Session, moving: Sequence[tuple[int, Chain]], leases: Leases
     renewed = leases.due(chain.first.worker for _, chain in moving)
     rows = await on.all("append", *_arguments(moving, now), renewed, leases.lease_ms)
     chains = dict(moving)
-    for i, before, met, seen, admitted, leased, _ in rows:
+    for i, stream, before, met, seen, admitted, leased, _ in rows:
         chain = chains[i]
-        missed = await _missed_by(on, chain, before, seen, admitted)
+        missed = await _missed_by(on, chain, stream, (before, seen, admitted))
         answers = await _answers(on, chain.last.waits) if met else ()
         _keep_receipts(chain, before, missed, answers)
         for worker in leased or ():
@@ -263,13 +264,17 @@ async def _write_more(on: Session, chains: Sequence[Chain], moved: set[int]) -> 
         await on.all("append_more", sorted(moved), [chains[i].first.stream for i in sorted(moved)], *extras.columns())
 
 
-async def _missed_by(on: Session, chain: Chain, before: int, seen: int | None, admitted: int | None) -> tuple[Row, ...]:
-    """What others wrote into the stream that its owner does not know. `seen` are all rows of our view between what it
-    knows and where it was moved from: if some are missing there, they came while we waited for the stream.
+async def _missed_by(
+    on: Session, chain: Chain, stream: int, found: tuple[int, int | None, int | None]
+) -> tuple[Row, ...]:
+    """What others wrote into the stream that its owner does not know.
+
+    `found` is where the stream was moved from, how many rows our view had between there and what the owner knows, and
+    how many of those were written by others. Rows that the view lacks came while we waited for the stream.
     """
+    before, seen, admitted = found
     if seen is None or (not admitted and seen == before - chain.known):
         return ()
-    (stream, *_) = await on.one("stream_target", chain.first.stream)
     return log_rows(chain.first.stream, await on.all("log_admitted_between", stream, chain.known, before + 1))
 
 

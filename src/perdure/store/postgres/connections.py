@@ -64,9 +64,9 @@ class Connections:
         self._closed = False
         self.patience_s = PATIENCE_S
 
-    def session(self, connection: Connection) -> Session:
+    def session(self, connection: Connection, counters: Counters | None = None) -> Session:
         """Our queries on a connection."""
-        return Session(connection, self._queries, self.counters)
+        return Session(connection, self._queries, counters or self.counters)
 
     @asynccontextmanager
     async def borrow(self) -> AsyncGenerator[Session]:

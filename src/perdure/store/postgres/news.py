@@ -17,6 +17,7 @@ from perdure.errors import Error
 from perdure.store.postgres.connections import Connections, connect, leave
 from perdure.store.postgres.driver import TROUBLE, Connection
 from perdure.store.postgres.tx import Session
+from perdure.store.protocol import Counters
 
 log = logging.getLogger("perdure.store")
 
@@ -36,6 +37,7 @@ class News:
         self._connections = connections
         self._channel = f"perdure_{store_id}"
         self._me = uuid.uuid1().hex
+        self._counters = Counters()  # of its own: how often we tell is a matter of time, not of work
         self._pulse = 0
         self._listening: Connection | None = None
         self._one_at_a_time = asyncio.Lock()
@@ -114,10 +116,10 @@ class News:
         connection = self._listening
         if connection is None or connection.is_closed():
             async with self._connections.borrow() as session:
-                yield session
+                yield self._connections.session(session.connection, self._counters)
         else:
             async with self._one_at_a_time:
-                yield self._connections.session(connection)
+                yield self._connections.session(connection, self._counters)
 
     def _hang_up(self) -> None:
         connection, self._listening = self._listening, None

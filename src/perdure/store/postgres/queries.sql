@@ -13,7 +13,7 @@ WITH moved AS (
     FROM moved AS m, unnest($12::int[], $13::bigint[], $14::text[], $15::int[], $16::text[], $17::bigint[], $18::bytea[])
         AS e (place, at, kind, version, key, n, data)
 )
-SELECT m.before, x.seen, x.admitted FROM moved AS m LEFT JOIN LATERAL (
+SELECT m.id, m.before, x.seen, x.admitted FROM moved AS m LEFT JOIN LATERAL (
     SELECT count(*) AS seen, count(*) FILTER (WHERE l.fence IS NULL) AS admitted
     FROM perdure.log AS l WHERE l.stream = m.id AND l.seq > $19 AND l.seq <= m.before
 ) AS x ON $19 < m.before
@@ -58,7 +58,7 @@ WITH answered AS (
     UPDATE perdure.workers AS k SET lease_until = (extract(epoch FROM clock_timestamp()) * 1000)::bigint + $27
     WHERE k.id = ANY ($26::text[]) AND k.id IN (SELECT m.worker FROM moved AS m) RETURNING k.id
 )
-SELECT m.i, m.before, m.met, x.seen, x.admitted,
+SELECT m.i, m.id, m.before, m.met, x.seen, x.admitted,
     (SELECT array_agg(id) FROM leased) AS leased,
     1 / ((SELECT count(*) FROM eaten) = (SELECT count(*) FROM unnest($22::int[]) AS c (i) JOIN moved AS o ON o.i = c.i))::int
 FROM moved AS m LEFT JOIN LATERAL (
@@ -384,11 +384,12 @@ WHERE w.id = ANY ($1::text[]) AND NOT EXISTS (SELECT 1 FROM perdure.streams AS s
 UPDATE perdure.workers SET lease_until = 0 WHERE id = $1
 
 -- name: claimable
--- A stream that somebody is just taking is passed over.
+-- A stream that somebody is just taking is passed over. The lower bound of timers is for the planner: of a range it
+-- expects few rows and takes the index, whatever the moment is.
 SELECT s.stream FROM perdure.streams AS s
 WHERE s.id IN (
     SELECT i.stream FROM perdure.inbox AS i JOIN perdure.streams AS p ON p.id = i.stream WHERE i.news OR NOT p.parked
-    UNION SELECT t.stream FROM perdure.timers AS t WHERE t.due_at <= $1
+    UNION SELECT t.stream FROM perdure.timers AS t WHERE t.due_at BETWEEN -9223372036854775807 AND $1
     UNION SELECT a.id FROM perdure.streams AS a WHERE a.active AND (a.owner IS NULL OR a.owner <> ALL ($4::text[]))
 ) AND s.format <= $2 AND ($5::text IS NULL OR s.tenant = $5) AND (
     s.owner IS NULL OR (s.owner = $3 AND NOT s.active) OR (s.owner <> $3 AND s.owner <> ALL ($4::text[]))
@@ -399,8 +400,10 @@ ORDER BY s.id LIMIT $6 FOR NO KEY UPDATE OF s SKIP LOCKED
 SELECT s.stream, s.tenant, s.kind, s.name, s.agent, s.last_seq, s.fence, s.owner, s.active, s.parked,
     (SELECT count(*) FROM perdure.inbox AS i WHERE i.stream = s.id) AS waiting, s.created_at, s.updated_at,
     (SELECT t.title FROM perdure.titles AS t WHERE t.stream = s.id) AS title,
-    ARRAY(SELECT g.tag FROM perdure.tags AS g WHERE g.stream = s.id ORDER BY g.tag) AS tags
-FROM perdure.streams AS s WHERE s.stream = $1
+    ARRAY(SELECT g.tag FROM perdure.tags AS g WHERE g.stream = s.id ORDER BY g.tag) AS tags,
+    w.id, w.pid, w.version, w.started_at, w.lease_until, w.boot, w.lock,
+    w.lease_until <= (extract(epoch FROM clock_timestamp()) * 1000)::bigint AS lapsed
+FROM perdure.streams AS s LEFT JOIN perdure.workers AS w ON w.id = s.owner WHERE s.stream = $1
 
 -- name: stream_list
 SELECT s.stream, s.tenant, s.kind, s.name, s.agent, s.last_seq, s.fence, s.owner, s.active, s.parked,

@@ -11,7 +11,7 @@ from perdure.errors import Code, Error
 from perdure.ids import BlobHash, Seq, StreamId, Tenant, WorkerId
 from perdure.store.postgres.claims import find_worker, list_workers
 from perdure.store.postgres.driver import Cells
-from perdure.store.postgres.leases import Leases
+from perdure.store.postgres.leases import Leases, WorkerRow
 from perdure.store.postgres.log import log_rows
 from perdure.store.postgres.migrate import read_version
 from perdure.store.postgres.schema import SCHEMA_VERSION
@@ -20,6 +20,7 @@ from perdure.store.protocol import Diagnosis, InboxRow, Loaded, StreamInfo
 from perdure.vocab.records import FORMAT, Row
 
 _MAX = sys.maxsize
+_WORKER_CELLS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,9 +80,11 @@ async def stream(on: Session, leases: Leases, name: StreamId) -> StreamInfo | No
     found = await on.one("stream_read", name)
     if found is None:
         return None
-    owner: WorkerId | None = found[7]
-    alive = owner is not None and not leases.is_gone(await find_worker(on, owner))
-    return _info(found, {owner} if owner is not None and alive else set())
+    row, owner = found[:-_WORKER_CELLS], found[-_WORKER_CELLS:]
+    if owner[0] is None:  # nobody holds it, or somebody who is not known any more
+        return _info(row, ())
+    worker = WorkerRow(*owner)
+    return _info(row, () if leases.is_gone(worker) else (worker.id,))
 
 
 @dataclass(frozen=True, slots=True)

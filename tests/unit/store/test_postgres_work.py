@@ -1,0 +1,414 @@
+"""The Postgres store at work: few round trips, neighbours that do not disturb, news, poolers, processes."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from perdure import Agent, Runtime, tool
+from perdure.commit.plan import SetTimer, blob_of
+from perdure.errors import Code, Error
+from perdure.ids import PromiseId, Seq, WorkerId
+from perdure.inbox.admit import delivery
+from perdure.inbox.items import Wake
+from perdure.models.scripted import ScriptedModel, call, say
+from perdure.runtime.clock import SystemClock
+from perdure.store.postgres import PostgresStore
+from perdure.store.postgres.driver import Cells, dial
+from perdure.store.postgres.tx import Session
+from perdure.store.protocol import Claim, Held
+from perdure.vocab.promises import Ok, PromiseState
+from tests.pooler import Pooler
+from tests.postgres import Server
+from tests.unit.store.parties import RealClock, entry, fork, owned, plan, stream_named
+
+ANN, BOB = WorkerId("ann"), WorkerId("bob")
+
+
+async def opened(url: str, worker: WorkerId) -> PostgresStore:
+    store = PostgresStore(url, RealClock())
+    await store.open()
+    await store.register(worker, pid=os.getpid(), version="1", now=0)
+    return store
+
+
+@pytest.fixture
+async def store(postgres_url: str) -> AsyncIterator[PostgresStore]:
+    store = await opened(postgres_url, ANN)
+    yield store
+    await store.close()
+
+
+def counted(store: PostgresStore) -> tuple[int, int]:
+    return store.counters.commits, store.counters.statements
+
+
+# --- round trips
+
+
+async def test_a_lone_append_is_one_round_trip(store: PostgresStore) -> None:
+    claim = await owned(store, "one", ANN)
+    commits, statements = counted(store)
+    for n in range(1, 11):
+        assert (await store.append(plan(claim, ANN, n, entry("a"), known=n))).first_seq == n + 1
+    assert store.counters.commits - commits == 10
+    assert store.counters.statements - statements == 10
+
+
+async def test_a_crowd_shares_its_round_trips(store: PostgresStore) -> None:
+    claims = [await owned(store, f"s{i}", ANN) for i in range(50)]
+    commits, statements = counted(store)
+    for n in range(1, 5):
+        await asyncio.gather(*(store.append(plan(claim, ANN, n, entry("a"), known=n)) for claim in claims))
+    assert store.counters.plans == 200
+    assert store.counters.commits - commits <= 12  # 2 a round if nothing disturbs
+    assert store.counters.statements - statements <= 30
+
+
+async def test_a_crowd_with_timers_bytes_and_waits_shares_them_too(store: PostgresStore) -> None:
+    claims = [await owned(store, f"s{i}", ANN) for i in range(40)]
+    plans = [
+        replace(
+            plan(claim, ANN, 1, entry("a"), known=1),
+            timers=(SetTimer("t", i),),
+            blobs=(blob_of(str(i).encode(), "text/plain"),),
+            waits=(PromiseId(f"p{i}"),),
+            lease="release",
+            active=False,
+        )
+        for i, claim in enumerate(claims)
+    ]
+    _, statements = counted(store)
+    await asyncio.gather(*(store.append(each) for each in plans))
+    assert store.counters.statements - statements <= 20
+    assert await store.next_due() == 0
+    assert len(await store.claimable(ANN, limit=100, now=10)) == 40  # their openings still wait in the inbox
+
+
+async def test_appends_of_one_stream_that_queue_up_go_together(store: PostgresStore) -> None:
+    claim = await owned(store, "one", ANN)
+    commits, _ = counted(store)
+    receipts = await asyncio.gather(*(store.append(plan(claim, ANN, n, entry(str(n)))) for n in range(1, 101)))
+    assert [receipt.first_seq for receipt in receipts] == list(range(2, 102))
+    assert store.counters.commits - commits <= 4
+
+
+BY_THE_CLOCK = {"claimable", "worker_list", "worker_renew", "announce", "pulse_read"}
+"""What is asked every so often, whatever is going on."""
+
+
+async def test_a_turn_takes_few_round_trips(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: Counter[str] = Counter()
+    really = Session.all
+
+    async def counting(session: Session, name: str, *values: object) -> list[Cells]:
+        if name not in BY_THE_CLOCK:
+            asked[name] += 1
+        return await really(session, name, *values)
+
+    @tool
+    async def charge() -> str:
+        """Charge."""
+        return "charged"
+
+    store = PostgresStore(postgres_url, SystemClock())
+    agent = Agent("a", model=ScriptedModel(call("charge"), say("done")), tools=[charge])
+    async with Runtime(store, agents=[agent]) as rt:
+        session = await rt.session("s", agent="a")
+        await session.ask("warm up")
+        monkeypatch.setattr(Session, "all", counting)
+        for _ in range(10):
+            await session.ask("go")
+        monkeypatch.undo()
+    writes = {name: asked.pop(name) for name in ("append_lone", "append", "append_more", "admit") if name in asked}
+    assert sum(writes.values()) <= 52, "at most five writes a turn, each one round trip"
+    assert sum(asked.values()) <= 70, asked
+
+
+async def test_a_lease_is_one_statement_whatever_is_held(store: PostgresStore) -> None:
+    for i in range(20):
+        await owned(store, f"s{i}", ANN)
+    _, statements = counted(store)
+    await store.renew(ANN)
+    assert store.counters.statements - statements == 1
+
+
+# --- neighbours
+
+
+async def test_what_is_to_blame_is_found_and_the_others_are_written_together(store: PostgresStore) -> None:
+    claims = [await owned(store, f"s{i}", ANN) for i in range(32)]
+    await asyncio.gather(*(store.append(plan(claim, ANN, 1, entry("a", key="k"))) for claim in claims))
+    bad = {3, 17}
+    plans = [plan(c, ANN, 2, entry("b", key="k" if i in bad else None), known=2) for i, c in enumerate(claims)]
+    _, statements = counted(store)
+    results = await asyncio.gather(*(store.append(each) for each in plans), return_exceptions=True)
+    refused = {i for i, result in enumerate(results) if isinstance(result, Error)}
+    assert refused == bad
+    assert store.counters.statements - statements <= 40
+
+
+async def test_text_that_the_server_cannot_hold_is_refused_alone(store: PostgresStore) -> None:
+    claims = [await owned(store, f"s{i}", ANN) for i in range(4)]
+    keys = ["fine", "nul \0 inside", "fine too", "half \ud800 a letter"]
+    plans = [plan(claim, ANN, 1, entry("a", key=key)) for claim, key in zip(claims, keys, strict=True)]
+    results = await asyncio.gather(*(store.append(each) for each in plans), return_exceptions=True)
+    assert [result.code if isinstance(result, Error) else None for result in results] == [
+        None,
+        Code.INVALID_TEXT,
+        None,
+        Code.INVALID_TEXT,
+    ]
+    assert (await store.append(plan(claims[1], ANN, 1, entry("a")))).first_seq == 2
+
+
+async def test_a_deadlock_is_tried_again(store: PostgresStore, postgres: Server) -> None:
+    claims = [await owned(store, f"s{i}", ANN) for i in range(2)]
+    rival = await dial(postgres.url(), settings={}, cached=0, connect_s=5, command_s=30)
+    touch = f"UPDATE {store.address.schema}.streams SET created_at = 0 WHERE stream = '{{}}'"
+    await rival.execute("BEGIN")
+    await rival.execute(touch.format(claims[1].stream))
+    both = asyncio.gather(*(store.append(plan(claim, ANN, 1, entry("a"))) for claim in claims))
+    await asyncio.sleep(0.2)  # the statement holds the first stream and waits for the second
+    outcome = await asyncio.gather(rival.execute(touch.format(claims[0].stream)), return_exceptions=True)
+    await rival.execute("ROLLBACK")
+    assert [receipt.first_seq for receipt in await both] == [2, 2]
+    assert len(outcome) == 1, "one of the two was sacrificed, whichever"
+    await rival.close()
+
+
+async def test_rows_that_stay_locked_are_reported(postgres_url: str, postgres: Server) -> None:
+    store = await opened(f"{postgres_url}&lock_timeout=20", ANN)
+    claim = await owned(store, "one", ANN)
+    rival = await dial(postgres.url(), settings={}, cached=0, connect_s=5, command_s=30)
+    await rival.execute(f"BEGIN; SELECT 1 FROM {store.address.schema}.streams FOR UPDATE")
+    with pytest.raises(Error) as caught:
+        await store.append(plan(claim, ANN, 1, entry("a")))
+    assert caught.value.code is Code.STORE_LOCKED
+    await rival.execute("ROLLBACK")
+    assert (await store.append(plan(claim, ANN, 1, entry("a")))).first_seq == 2
+    await rival.close()
+    await store.close()
+
+
+@pytest.mark.parametrize("level", ["repeatable read", "serializable"])
+async def test_a_stricter_default_isolation_changes_nothing(postgres_url: str, level: str) -> None:
+    store = await opened(f"{postgres_url}&default_transaction_isolation={level.replace(' ', '%20')}", ANN)
+    claims = [await owned(store, f"s{i}", ANN) for i in range(10)]
+
+    async def work(claim: Claim) -> None:
+        for n in range(1, 6):
+            await store.append(plan(claim, ANN, n, entry("a")))
+            await store.annotate(stream_named("s0"), entry("note"))
+
+    await asyncio.gather(*(work(claim) for claim in claims))
+    assert [row.seq for row in await store.read(stream_named("s0"))] == list(range(1, 1 + 1 + 5 + 50))
+    await store.close()
+
+
+async def test_two_stores_race_for_promises_and_no_wake_is_lost(postgres_url: str) -> None:
+    one, two = await opened(postgres_url, ANN), await opened(postgres_url, BOB)
+    claims = [await owned(one, f"s{i}", ANN) for i in range(40)]
+    for claim in claims:
+        (row,) = await one.inbox(claim.stream)
+        await one.append(replace(plan(claim, ANN, 1), consume=(row.id,)))
+
+    async def park(i: int) -> bool:
+        waits = replace(plan(claims[i], ANN, 2), waits=(PromiseId(f"p{i}"),), lease="release", active=False)
+        return bool((await one.append(waits)).resolved)
+
+    async def answer(i: int) -> None:
+        await two.promise(PromiseState(id=PromiseId(f"p{i}"), stream=claims[i].stream))
+        await two.resolve(PromiseId(f"p{i}"), Ok(), now=1)
+
+    met = await asyncio.gather(*(park(i) for i in range(40)), *(answer(i) for i in range(40)))
+    for i, claim in enumerate(claims):
+        assert (met[i] is True) != (len(await one.inbox(claim.stream)) == 1), "told while parking, or woken after"
+    await one.close()
+    await two.close()
+
+
+# --- news
+
+
+async def heard(store: PostgresStore, before: int, *, seconds: float = 5.0) -> None:
+    async with asyncio.timeout(seconds):
+        while await store.version() == before:  # noqa: ASYNC110 - another connection tells
+            await asyncio.sleep(0.002)
+
+
+async def test_commits_of_others_are_heard_soon_and_told_seldom(postgres_url: str, postgres: Server) -> None:
+    one, two = await opened(postgres_url, ANN), await opened(postgres_url, BOB)
+    claim = await owned(two, "one", BOB)
+    await heard(one, 0)
+    before, (pulse,) = await one.version(), (await _pulse(postgres, one))
+    for n in range(1, 101):
+        await two.append(plan(claim, BOB, n, entry("a"), known=n))
+    await heard(one, before)
+    await asyncio.sleep(0.05)
+    (after,) = await _pulse(postgres, one)
+    assert after - pulse < 60, "far fewer notifications than commits"
+    own = await two.version()
+    await two.append(plan(claim, BOB, 101, entry("a"), known=101))
+    await asyncio.sleep(0.05)
+    assert await two.version() == own, "our own commits are no news to us"
+    await one.close()
+    await two.close()
+
+
+async def _pulse(postgres: Server, store: PostgresStore) -> tuple[int]:
+    connection = await dial(postgres.url(), settings={}, cached=0, connect_s=5, command_s=5)
+    ((pulse,),) = await connection.fetch(f"SELECT last_value FROM {store.address.schema}.pulse")
+    await connection.close()
+    return (pulse,)
+
+
+async def test_listening_is_taken_up_again_after_a_cut(postgres_url: str, postgres: Server) -> None:
+    one, two = await opened(postgres_url, ANN), await opened(postgres_url, BOB)
+    await owned(two, "one", BOB)
+    await heard(one, 0)
+    await postgres.execute(
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND query ILIKE '%pulse%'"
+    )
+    before = await one.version()
+    await owned(two, "two", BOB)
+    await heard(one, before)
+    await one.close()
+    await two.close()
+
+
+# --- a pooler in between
+
+
+async def test_everything_works_behind_a_pooler_in_transaction_mode(postgres: Server, postgres_url: str) -> None:
+    schema = PostgresStore(postgres_url, RealClock()).address.schema
+    pooler = Pooler(postgres.folder / "data" / ".s.PGSQL.5432", user="postgres", database="postgres")
+    port = await pooler.open()
+    url = f"postgresql://postgres@127.0.0.1:{port}/postgres?sslmode=disable&schema={schema}&pooler=transaction"
+
+    @tool
+    async def charge() -> str:
+        """Charge."""
+        return "charged"
+
+    def runtime() -> Runtime:
+        model = ScriptedModel.by_input({}, default=[call("charge"), say("done")])
+        return Runtime(url, agents=[Agent("a", model=model, tools=[charge])])
+
+    async with runtime() as one, runtime() as two:
+        sessions = [await rt.session(f"s{i}", agent="a") for i, rt in enumerate((one, two) * 4)]
+        answers = await asyncio.gather(*(session.ask("go", timeout=30) for session in sessions))
+        assert all(answer.startswith("done") for answer in answers)
+        before = await one.store.version()
+        await sessions[1].ask("again", timeout=30)
+        async with asyncio.timeout(5):
+            while await one.store.version() == before:  # noqa: ASYNC110 - another store commits
+                await asyncio.sleep(0.01)
+    assert pooler.lent > 50
+    assert pooler.refused == []
+    await pooler.close()
+
+
+# --- who is alive
+
+
+async def test_a_killed_process_of_this_machine_is_dead_at_once(store: PostgresStore, postgres_url: str) -> None:
+    command = [sys.executable, "-m", "tests.unit.store.holder", postgres_url, "bob"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as holder:  # noqa: ASYNC220 - starts at once
+        assert holder.stdout is not None
+        assert await asyncio.to_thread(holder.stdout.readline) == "holding\n"
+        stream = stream_named("bob-0")
+        assert await store.claim(stream, ANN) == Held(BOB)
+        assert not await store.is_dead(BOB)
+        holder.send_signal(signal.SIGSTOP)
+        assert not await store.is_dead(BOB)
+        holder.kill()
+        await asyncio.to_thread(holder.wait)
+    assert await store.is_dead(BOB)
+    assert stream in await store.claimable(ANN, limit=10, now=0)
+    claim = await store.claim(stream, ANN)
+    assert isinstance(claim, Claim)
+    assert claim.previous == BOB
+
+
+@pytest.mark.parametrize("elsewhere", ["boot = 'another machine'", "lock = '1:1'", "lock = ''"])
+async def test_nobody_is_called_dead_whose_process_cannot_be_seen(
+    postgres_url: str, postgres: Server, elsewhere: str
+) -> None:
+    """Its lease has lapsed and its connections are gone; it may still be about to charge a card."""
+    one, two = await opened(postgres_url, ANN), await opened(postgres_url, BOB)
+    await owned(two, "one", BOB)
+    two.abandon(BOB)
+    assert await one.is_dead(BOB)
+    schema = one.address.schema
+    await postgres.execute(f"UPDATE {schema}.workers SET lease_until = 0, {elsewhere} WHERE id = 'bob'")
+    assert not await one.is_dead(BOB)
+    assert isinstance(await one.claim(stream_named("one"), ANN), Claim), "its streams may be taken all the same"
+    await one.close()
+    await two.close()
+
+
+async def test_where_no_lock_can_be_taken_leases_decide(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "file"))
+    one, two = await opened(postgres_url, ANN), await opened(postgres_url, BOB)
+    two.abandon(BOB)
+    assert not await one.is_dead(BOB)
+    await one.close()
+    await two.close()
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+async def test_a_forked_child_is_refused(store: PostgresStore) -> None:
+    claim = await owned(store, "one", ANN)
+
+    def in_child() -> int:
+        async def calls() -> int:
+            tries = [store.open(), store.renew(ANN), store.workers(), store.claim(claim.stream, ANN), store.version()]
+            codes = [
+                r.code if isinstance(r, Error) else None for r in await asyncio.gather(*tries, return_exceptions=True)
+            ]
+            return sum(code is not Code.RUNTIME_FORKED for code in codes)
+
+        asyncio.set_event_loop(None)
+        asyncio.events._set_running_loop(None)
+        return asyncio.new_event_loop().run_until_complete(calls())
+
+    _, status = await asyncio.to_thread(os.waitpid, fork(in_child), 0)
+    assert os.waitstatus_to_exitcode(status) == 0
+    assert (await store.append(plan(claim, ANN, 1, entry("parent")))).first_seq == 2
+
+
+async def test_calls_before_open_and_after_close_are_refused(postgres_url: str) -> None:
+    store = PostgresStore(postgres_url, RealClock())
+    for _ in range(2):
+        with pytest.raises(Error) as caught:
+            await store.workers()
+        assert caught.value.code is Code.RUNTIME_CLOSED
+        with pytest.raises(Error) as caught:
+            await store.admit(delivery(stream_named("x"), "k", Wake(reason="x"), at=1, agent="a"))
+        assert caught.value.code is Code.RUNTIME_CLOSED
+        await store.open()
+        await store.close()
+
+
+async def test_closing_finishes_what_was_submitted(postgres_url: str) -> None:
+    store = await opened(postgres_url, ANN)
+    claim = await owned(store, "one", ANN)
+    futures = [store.append(plan(claim, ANN, n, entry(str(n)))) for n in range(1, 301)]
+    await store.close()
+    assert all(future.done() for future in futures)
+    again = await opened(postgres_url, BOB)
+    assert len(await again.read(claim.stream, after=Seq(1))) == 300
+    await again.close()
