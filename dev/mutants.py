@@ -44,6 +44,7 @@ STORES = "tests/conformance/test_stores.py"
 ORDER = "tests/scenarios/test_order_of_durability.py"
 KIT = "tests/scenarios/test_kit_sweep.py"
 SURFACE = "tests/scenarios/test_tool_surface.py"
+BODIES = "tests/scenarios/test_bodies.py"
 
 NO_FENCE = (
     """    if state is None or plan.fence > state.fence:
@@ -108,6 +109,62 @@ MUTANTS = [
         "        if self._keep is not None:\n",
         "        if False:\n",
         "tests/scenarios/test_children.py::test_bytes_that_a_step_refers_to_are_there_when_the_body_is_entered_again",
+    ),
+    Mutant(
+        "a step that died with its worker is run again",
+        "effects/controller.py",
+        'case AlreadyRunning(started) if started.effect == "once":',
+        "case AlreadyRunning(started) if False:",
+        "tests/crash/test_bodies.py::test_killed_inside_a_step_right_after_its_outside_effect[render]",
+        also=Mutant(
+            "",
+            "effects/controller.py",
+            'if started.effect == "once" and started.kind is EffectKind.DURABLE_STEP:',
+            "if False:",
+            "",
+        ),
+    ),
+    Mutant(
+        "an input makes workers claim a parked turn",
+        "store/sqlite/queries.sql",
+        "WHERE i.news OR NOT p.parked",
+        "WHERE 1",
+        f"{STORES} -k 'test_an_input_queues_behind_a_parked_turn and sqlite'",
+    ),
+    Mutant(
+        "however an unwound body ends is its outcome",
+        "tools/execute.py",
+        "        if ctx.body.parked:\n            raise Parked\n",
+        "",
+        f"{BODIES}::test_a_body_that_swallows_everything_is_parked_all_the_same[memory]",
+    ),
+    Mutant(
+        "a body goes on after a mismatch that it caught",
+        "tools/durable.py",
+        "                self.broken = problem\n",
+        "                pass\n",
+        f"{BODIES}::test_changed_input_of_a_finished_step_ends_the_call_and_not_the_session[memory]",
+    ),
+    Mutant(
+        "a forged key is as good as a real one",
+        "effects/promises.py",
+        "if not (ours and expected.key_id == key.key_id):",
+        "if False:",
+        f"{BODIES}::test_a_key_works_from_anywhere_and_a_forged_one_nowhere[memory]",
+    ),
+    Mutant(
+        "a call whose key is out is doubted after a crash",
+        "turn/machine.py",
+        "    match call.completion:\n",
+        "    match None:\n",
+        "tests/crash/test_bodies.py::test_a_call_that_handed_its_key_out_is_pending_after_a_crash_and_not_in_doubt",
+    ),
+    Mutant(
+        "a sleep begins anew after a restart",
+        "effects/controller.py",
+        "care = Care(effect=care.effect, due_at=started.due_at, record_start=care.record_start)",
+        "pass",
+        f"{BODIES}::test_a_sleep_keeps_its_moment[memory]",
     ),
     Mutant(
         "no intent before a once call",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from typing import cast
 from uuid import UUID
 
 import pytest
@@ -11,14 +12,16 @@ import pytest
 from perdure import Agent, Code, Error, OutcomeUnknown, Runtime, ToolContext, ToolError, Tuning, tool
 from perdure.codec import Json
 from perdure.effects.promises import to_text
+from perdure.ids import PromiseId
 from perdure.models.scripted import ScriptedModel, call, calls, say
+from perdure.runtime.clock import SystemClock
 from perdure.runtime.runtime import Runtime as AnyRuntime
 from perdure.runtime.session import Session
-from perdure.store.protocol import Accepted, AlreadyResolved
+from perdure.store.protocol import Accepted, AlreadyResolved, Store
 from perdure.tools.durable import EventFailed, EventTimedOut, StepFailed
 from perdure.vocab.messages import Message, ToolResult
 from perdure.vocab.outcomes import PendingCompletion
-from perdure.vocab.promises import AwaitEventKey, Cancelled, Err, Ok, TimedOut
+from perdure.vocab.promises import AwaitEventKey, Cancelled, Err, Ok, PromiseState, TimedOut
 from perdure.vocab.records import EffectSettled, EffectStarted
 from tests.scenarios.conftest import Desk, until
 
@@ -424,6 +427,64 @@ async def test_a_sleep_ends_where_it_would_have_ended_without_the_restart(desk: 
     assert started.record.due_at == started.at + 400
     assert settled.at >= started.at + 400
     assert await other.store.next_due() is None
+
+
+async def test_nothing_is_parked_while_one_of_its_waits_is_being_set_up(desk: Desk) -> None:
+    class Slow:
+        def __init__(self, store: Store) -> None:
+            self._store = store
+
+        def __getattr__(self, name: str) -> Json:
+            return getattr(self._store, name)
+
+        async def peek(self, promise: PromiseId) -> PromiseState | None:
+            await asyncio.sleep(0.1)
+            return await self._store.peek(promise)
+
+    @tool(effect="resumable")
+    async def both(ctx: ToolContext) -> object:
+        """Both."""
+        found, late = asyncio.create_task(ctx.event("answer")), asyncio.create_task(ctx.sleep("late", "1h"))
+        done, _ = await asyncio.wait({found, late}, return_when=asyncio.FIRST_COMPLETED)
+        return done.pop().result()
+
+    store = cast(Store, Slow(desk.new_store()))
+    agent = Agent("a", model=ScriptedModel(call("both"), say("ok")), tools=[both])
+    async with Runtime(store, agents=[agent], tuning=HURRIED) as rt:
+        session = await rt.session("s", agent="a")
+        sent = await session.send("go")
+        await parked(rt, session)
+        await session.resolve("answer", 42)
+        await sent.result(10)
+        assert outputs(await session.history()) == [42]
+
+
+async def test_a_sleep_keeps_its_moment(desk: Desk) -> None:
+    asked: list[int] = []
+
+    class Watching(SystemClock):
+        async def sleep_until(self, wall_ms: int) -> None:
+            asked.append(wall_ms)
+            await super().sleep_until(wall_ms)
+
+    @tool(effect="resumable")
+    async def nap(ctx: ToolContext) -> None:
+        """Nap."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(ctx.event("stir"))
+            group.create_task(ctx.sleep("long", "1h"))
+
+    rt = await desk.open(ScriptedModel(call("nap"), say("ok")), nap, tuning=Tuning(clock=Watching(), patience_s=0.05))
+    session = await rt.session("s", agent="a")
+    await session.send("go")
+    await parked(rt, session)
+    await asyncio.sleep(0.02)
+    await session.resolve("stir")
+    await recorded(session, "<c1.0/event:stir")
+    await parked(rt, session)
+    assert len(asked) >= 2
+    assert len(set(asked)) == 1
+    await session.cancel()
 
 
 async def test_an_event_ends_as_it_was_answered(desk: Desk) -> None:

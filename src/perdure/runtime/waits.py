@@ -7,6 +7,7 @@ knows when nothing else is under way and it may be parked.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
@@ -26,6 +27,7 @@ class Wait:
     key: AwaitEventKey | None
     due_at: int | None
     answered: asyncio.Future[Resolution] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+    task: asyncio.Task[object] | None = field(default_factory=asyncio.current_task)
 
     def answer(self, resolution: Resolution) -> None:
         """The promise has ended."""
@@ -37,6 +39,14 @@ class Wait:
         if not self.answered.done():
             self.answered.set_exception(Parked())
             self.answered.exception()  # retrieved: a wait that is being set up may never look
+            if self.task:
+                self.task.add_done_callback(_look_at)
+
+
+def _look_at(task: asyncio.Task[object]) -> None:
+    """A body may leave tasks behind that nobody awaits: that they were unwound is not worth an error in the log."""
+    if not task.cancelled():
+        task.exception()
 
 
 class Waits:
@@ -47,14 +57,15 @@ class Waits:
         self._clock = clock
         self.changed = changed
         self._open: set[Wait] = set()
+        self._looking: Counter[EffectId] = Counter()
 
     def of(self, owner: EffectId) -> OwnersWaits:
         """The waits of one effect."""
         return OwnersWaits(self, owner)
 
     def waiting(self, owner: EffectId) -> bool:
-        """Whether this effect waits for anything."""
-        return any(wait.owner == owner for wait in self._open)
+        """Whether this effect waits, and does not just look at what it is about to wait for."""
+        return not self._looking[owner] and any(wait.owner == owner for wait in self._open)
 
     @property
     def promises(self) -> tuple[PromiseId, ...]:
@@ -68,8 +79,8 @@ class Waits:
 
     async def until(self, owner: EffectId, key: AwaitEventKey | None, due_at: int | None) -> Resolution | None:
         """Wait here. None if only time was awaited and has passed."""
-        if key and (known := await self._known(key.key_id)):
-            return known  # looked at before it counts as waiting: what is there must not be parked for
+        if key and (known := await self._look_first(owner, key)):
+            return known
         if due_at is None or due_at > self._clock.wall_ms():
             wait = Wait(owner, key, due_at)
             self._open.add(wait)
@@ -81,6 +92,15 @@ class Waits:
                 self._open.discard(wait)
                 self.changed()
         return await resolve(self._store, key, TimedOut(), now=self._clock.wall_ms()) if key else None
+
+    async def _look_first(self, owner: EffectId, key: AwaitEventKey) -> Resolution | None:
+        """What is there must not be parked for; and as long as we look, nothing may be parked without this wait."""
+        self._looking[owner] += 1
+        try:
+            return await self._known(key.key_id)
+        finally:
+            self._looking[owner] -= 1
+            self.changed()
 
     async def _answered_in_time(self, wait: Wait) -> bool:
         if wait.due_at is None:

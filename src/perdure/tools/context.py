@@ -21,6 +21,7 @@ from perdure.observe.emit import (
     ToolOutputDeltaData,
     ToolProgressData,
 )
+from perdure.tools.clients.process_events import ProcessEventInfo
 from perdure.tools.clients.progress import ProgressSender, SandboxMessage
 from perdure.tools.clients.surface import CallSurface
 from perdure.tools.completion import Completion, CompletionOps
@@ -147,6 +148,16 @@ class ToolContext(CallSurface, DurableOps, CompletionOps, Generic[Deps]):
     event_context: EventContext | None = None
     body: Body | None = None
     completion: Completion | None = None
+
+    async def emit_process_event(self, event_type: str, payload: Json) -> ProcessEventInfo:
+        """Tell those who watch the process this runs in, once however often the body is entered.
+
+        Raises:
+            Error: `durable_effect_process_event_unavailable` outside a process, `…_empty_process_event_type`,
+                `…_process_event_append_failed` or `…_process_event_process_mismatch`.
+        """
+        body = self.durable_effects()
+        return await body.emit(self.clients.process_events, self.runtime_process_id, event_type, payload)
 
     @property
     def deps(self) -> Deps:

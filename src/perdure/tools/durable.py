@@ -30,6 +30,7 @@ from perdure.effects.controller import Begun, Care, JournaledController, Local, 
 from perdure.effects.promises import TurnScope, check_key, signed_key, unsigned_key
 from perdure.errors import Code, Error
 from perdure.ids import CallId, EffectId, check_id, join
+from perdure.tools.clients.process_events import ProcessEventInfo, ProcessEvents
 from perdure.tools.durations import duration_ms
 from perdure.tools.errors import OutcomeUnknown, ToolError, foremost, message_of, text_of, whole_ms
 from perdure.tools.results import Unstorable, keep
@@ -367,6 +368,38 @@ class Body:
             return known  # two branches of the body awaited the same event
         self.controller.settle(begun, outcome)
         return outcome
+
+    # --- process events
+
+    async def emit(
+        self, events: ProcessEvents | None, process: str | None, type: str, payload: Json
+    ) -> ProcessEventInfo:
+        """Append an event to the process this runs in, under a key that a re-entry uses again."""
+        self._check_open()
+        if events is None:
+            raise Error(
+                Code.DURABLE_EFFECT_PROCESS_EVENT_UNAVAILABLE,
+                f"the tool {self.place.tool} does not run in a process, so nobody would see its process events",
+            )
+        if not type.strip():
+            raise Error(Code.DURABLE_EFFECT_EMPTY_PROCESS_EVENT_TYPE, "a process event needs a type")
+        key = keys.tool_process_event(self.place.call, self._counted["process_event"])
+        self._counted["process_event"] += 1
+        try:
+            with self._busy():
+                event = await events.emit_request(type, payload, replay_key=key)
+        except Error as problem:
+            raise Error(
+                Code.DURABLE_EFFECT_PROCESS_EVENT_APPEND_FAILED,
+                f"the process event {type} was not appended",
+                because=problem.message,
+            ) from problem
+        if event.process_id != process:
+            raise Error(
+                Code.DURABLE_EFFECT_PROCESS_EVENT_PROCESS_MISMATCH,
+                f"the process event {type} went to process {event.process_id}, not to {process}",
+            )
+        return event
 
     # --- names
 

@@ -1,0 +1,67 @@
+"""Ten thousand sessions parked inside a resumable tool cost rows in the store, and nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import sqlite3
+import threading
+from pathlib import Path
+
+import pytest
+
+from perdure import Agent, Runtime, ToolContext, Tuning, tool
+from perdure.models.scripted import ScriptedModel, call, say
+from perdure.runtime.clock import SystemClock
+from perdure.runtime.flights import Flight
+from perdure.runtime.resident import Resident
+from perdure.store.sqlite.store import SqliteStore
+from perdure.tools.durable import Body
+from tests.scenarios.conftest import until
+
+SESSIONS = 10_000
+KEPT = (Resident, Flight, Body)
+
+
+def parked_in(path: Path) -> int:
+    with sqlite3.connect(path) as connection:
+        [(count,)] = connection.execute("SELECT count(*) FROM streams WHERE parked AND owner IS NULL")
+    return count
+
+
+@pytest.mark.timeout(300)
+async def test_ten_thousand_parked_sessions_keep_no_task_no_thread_and_no_memory(tmp_path: Path) -> None:
+    @tool(effect="resumable")
+    async def ask(ctx: ToolContext) -> object:
+        """Ask."""
+        return await ctx.event("answer")
+
+    model = ScriptedModel(call("ask"), say("ok"))
+    store = SqliteStore(tmp_path / "s.db", SystemClock(), synchronous="NORMAL")
+    async with Runtime(store, agents=[Agent("a", model=model, tools=[ask])], tuning=Tuning(patience_s=0)) as rt:
+        tasks, threads = len(asyncio.all_tasks()), threading.active_count()
+        for start in range(0, SESSIONS, 200):
+            sessions = [await rt.session(f"s{n}", agent="a") for n in range(start, start + 200)]
+            await asyncio.gather(*(session.send("go") for session in sessions))
+            del sessions
+
+        async def all_parked() -> bool:
+            return parked_in(tmp_path / "s.db") == SESSIONS
+
+        await until(all_parked, seconds=120)
+        await asyncio.sleep(0.3)
+        gc.collect()
+        assert len(asyncio.all_tasks()) == tasks
+        assert threading.active_count() <= threads
+        assert [thing for thing in gc.get_objects() if isinstance(thing, KEPT)] == []
+        assert rt.worker is not None
+        assert rt.worker.serving.residents == {}
+
+        some = [rt.existing(f"s{n}") for n in range(0, SESSIONS, 500)]
+        for session in some:
+            await session.resolve("answer", 42)
+
+        async def answered() -> bool:
+            return all([(await session.why()).status == "idle" for session in some])
+
+        await until(answered, seconds=60)
