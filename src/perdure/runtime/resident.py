@@ -101,6 +101,7 @@ class Resident:
         self._stale = False
         self.offered: Offer | None = None
         self.parked = False
+        self._opened_at = 0
 
     # --- what the stream tells us
 
@@ -156,6 +157,8 @@ class Resident:
                 await self._load_view(self.state)
         for row in loaded.rows:
             self._fold(row.seq, row.record)
+            if row.kind == "turn_opened":
+                self._opened_at = row.at
         self._owned.known_seq = self.state.seq
         self._owned.active = self.state.open_turn is not None
         if self._claim.parked:
@@ -167,6 +170,8 @@ class Resident:
         after = Seq(state.view_seq - 1)
         for row in await self._shared.store.read(self.stream, after=after, until=state.seq):
             self._transcript.add(row.seq, row.record)
+            if row.kind == "turn_opened":
+                self._opened_at = row.at
 
     async def _serve_one(self) -> bool:
         waiting = await self._shared.store.inbox(self.stream)
@@ -301,6 +306,7 @@ class Resident:
             self._owned.blob(blob)
             self._stored_blobs.add(blob.hash)
         from_turn, view_seq = self._transcript.window(agent.view_bytes)
+        self._opened_at = self._shared.clock.wall_ms()
         record = TurnOpened(
             turn=item.turn,
             index=self.state.turns,
@@ -395,6 +401,7 @@ class Resident:
             store=shared.store,
             secrets=shared.secrets,
             lounge=shared.lounge,
+            opened_at=self._opened_at,
         )
 
     def _services(self, agent: Agent, turn: Turn) -> Services:

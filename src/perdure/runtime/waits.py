@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from perdure.clock import Clock
@@ -16,7 +16,7 @@ from perdure.effects.promises import TurnScope
 from perdure.ids import EffectId, PromiseId
 from perdure.store.protocol import AlreadyResolved, Store
 from perdure.tools.durable import Parked
-from perdure.vocab.promises import AwaitEventKey, Cancelled, PromiseState, Resolution, TimedOut
+from perdure.vocab.promises import AwaitEventKey, PromiseState, Resolution, TimedOut
 
 
 @dataclass(eq=False, slots=True)
@@ -55,9 +55,10 @@ class Waits:
     def __init__(self, store: Store, clock: Clock, changed: Callable[[], None]) -> None:
         self._store = store
         self._clock = clock
-        self.changed = changed
+        self._changed = changed
         self._open: set[Wait] = set()
         self._looking: Counter[EffectId] = Counter()
+        self._touched: dict[EffectId, float] = {}
 
     def of(self, owner: EffectId) -> OwnersWaits:
         """The waits of one effect."""
@@ -66,6 +67,20 @@ class Waits:
     def waiting(self, owner: EffectId) -> bool:
         """Whether this effect waits, and does not just look at what it is about to wait for."""
         return not self._looking[owner] and any(wait.owner == owner for wait in self._open)
+
+    def holds_up(self, owner: EffectId, task: asyncio.Task[object] | None) -> bool:
+        """Whether this task itself waits, so that nothing it does could go on before that wait ends."""
+        return any(wait.owner == owner and wait.task is task for wait in self._open)
+
+    def quiet_s(self, owner: EffectId) -> float:
+        """For how long nothing has begun or ended on behalf of this effect."""
+        return asyncio.get_running_loop().time() - self._touched.get(owner, 0.0)
+
+    def touch(self, owner: EffectId) -> None:
+        """Something began or ended on behalf of this effect: news only if it waits, as it may have nothing else left."""
+        self._touched[owner] = asyncio.get_running_loop().time()
+        if self.waiting(owner):
+            self._changed()
 
     @property
     def promises(self) -> tuple[PromiseId, ...]:
@@ -84,13 +99,13 @@ class Waits:
         if due_at is None or due_at > self._clock.wall_ms():
             wait = Wait(owner, key, due_at)
             self._open.add(wait)
-            self.changed()
+            self.touch(owner)
             try:
                 if await self._answered_in_time(wait):
                     return wait.answered.result()
             finally:
                 self._open.discard(wait)
-                self.changed()
+                self.touch(owner)
         return await resolve(self._store, key, TimedOut(), now=self._clock.wall_ms()) if key else None
 
     async def _look_first(self, owner: EffectId, key: AwaitEventKey) -> Resolution | None:
@@ -100,7 +115,7 @@ class Waits:
             return await self._known(key.key_id)
         finally:
             self._looking[owner] -= 1
-            self.changed()
+            self.touch(owner)
 
     async def _answered_in_time(self, wait: Wait) -> bool:
         if wait.due_at is None:
@@ -142,9 +157,8 @@ class OwnersWaits:
         return await self.waits.until(self.owner, promise, due_at)
 
     def changed(self) -> None:
-        """The effect began or finished something: that is news only if it waits, and so may have nothing else left."""
-        if self.waits.waiting(self.owner):
-            self.waits.changed()
+        """The effect began or finished something."""
+        self.waits.touch(self.owner)
 
 
 async def resolve(store: Store, key: AwaitEventKey, resolution: Resolution, *, now: int) -> Resolution:
@@ -153,12 +167,6 @@ async def resolve(store: Store, key: AwaitEventKey, resolution: Resolution, *, n
     await store.promise(PromiseState(id=key.key_id, stream=stream))
     answered = await store.resolve(key.key_id, resolution, now=now)
     return answered.resolution if isinstance(answered, AlreadyResolved) else resolution
-
-
-async def cancel_all(store: Store, keys: Iterable[AwaitEventKey], *, now: int) -> None:
-    """Nobody waits for these any more: whoever answers now is told so."""
-    for key in keys:
-        await resolve(store, key, Cancelled(), now=now)
 
 
 class Lounge:

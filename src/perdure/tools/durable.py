@@ -149,6 +149,7 @@ class Body:
         self.controller = controller
         self.broken: Error | None = None
         self.running = 0
+        self.main: asyncio.Task[object] | None = None
         self._waiter = waiter
         self._clock = clock
         self._threads = threads
@@ -165,6 +166,10 @@ class Body:
     def parked(self) -> bool:
         """Whether it was unwound: however it ends, that is not its call's outcome."""
         return self._state == "parked"
+
+    def enter(self) -> None:
+        """The function is about to be called, by this task."""
+        self.main = asyncio.current_task()
 
     def unwind(self) -> None:
         """Nothing that this entry does counts any more."""

@@ -112,6 +112,8 @@ async def run_attempt(
     def call() -> object:
         if not may_start():
             raise Withheld
+        if ctx.body is not None:
+            ctx.body.enter()
         return tool.invoke(ctx, prepared.arguments)
 
     beside = sidecar or Sidecar()
