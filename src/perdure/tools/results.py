@@ -44,8 +44,9 @@ def keep(value: object) -> Kept | Unstorable:
 def _keep(value: object) -> Kept | Unstorable:
     try:
         # Written and read back: a live call must return exactly what a replay of it will (a tuple is a list then).
-        plain: Json = codec.decode(codec.encode(codec.to_json(value)))
-        if not _depth_within(plain, MAX_DEPTH):
+        written = codec.encode(codec.to_json(value))
+        plain: Json = codec.decode(written)
+        if written.count(b"[") + written.count(b"{") > MAX_DEPTH and not _depth_within(plain, MAX_DEPTH):
             return Unstorable("$", f"it is nested more than {MAX_DEPTH} levels deep")
     except Error as problem:
         path = str(problem.details.get("path", "$"))
