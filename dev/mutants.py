@@ -61,6 +61,41 @@ NO_FENCE = (
 
 MUTANTS = [
     Mutant(
+        "a stale fence writes on a database server",
+        "store/postgres/queries.sql",
+        "WHERE s.stream = $1 AND s.fence = $2 AND s.n = $3 - 1 AND s.owner = $6",
+        "WHERE s.stream = $1",
+        f"{STORES}::TestPostgres::test_a_stale_fence_writes_nothing",
+    ),
+    Mutant(
+        "an append whose reply was lost is written again",
+        "store/postgres/queries.sql",
+        "AND s.n = $3 - 1 AND s.owner = $6",
+        "AND s.owner = $6",
+        "tests/unit/store/test_postgres_loss.py::test_appends_survive_a_cut_at_every_statement",
+    ),
+    Mutant(
+        "a worker of another machine is called dead",
+        "store/postgres/leases.py",
+        "        if not row.lock or row.boot != self.boot or self.locks is None:\n            return False",
+        "        if not row.lock or row.boot != self.boot or self.locks is None:\n            return True",
+        "tests/unit/store/test_postgres_work.py::test_nobody_is_called_dead_whose_process_cannot_be_seen",
+    ),
+    Mutant(
+        "a live worker's stream is taken on a database server",
+        "store/postgres/claims.py",
+        "if owner is not None and owner != worker and not leases.is_gone(await find_worker(on, owner)):",
+        "if False:",
+        f"{STORES}::TestPostgres::test_a_stream_that_a_live_worker_holds_is_held",
+    ),
+    Mutant(
+        "parking does not keep answers out: a wake is lost",
+        "store/postgres/queries.sql",
+        "WHERE q.resolution IS NOT NULL\n), plan",
+        "WHERE false\n), plan",
+        f"{STORES}::TestPostgres::test_an_answer_that_came_first_is_in_the_receipt",
+    ),
+    Mutant(
         "no journal lookup: a resumed turn forgets what was settled",
         "runtime/resident.py",
         "for record in records[records.index(start) + 1 :]:",
