@@ -77,7 +77,7 @@ class Waits:
         return asyncio.get_running_loop().time() - self._touched.get(owner, 0.0)
 
     def touch(self, owner: EffectId) -> None:
-        """Something began or ended on behalf of this effect: news only if it waits, as it may have nothing else left."""
+        """Something began or ended on behalf of this effect: news if it waits, as it may have nothing else left."""
         self._touched[owner] = asyncio.get_running_loop().time()
         if self.waiting(owner):
             self._changed()
