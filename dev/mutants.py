@@ -261,15 +261,15 @@ MUTANTS = [
     Mutant(
         "timer reset in the turn",
         "runtime/turns.py",
-        "        due_at = item.due_at\n        if due_at is None:",
-        "        due_at = None\n        if due_at is None:",
+        "due_at = item.due_at if item.due_at is not None else",
+        "due_at = (item.due_at or 0) + 3_600_000 if item.due_at is not None else",
         f"{ORDER}::test_a_sleep_keeps_its_original_moment_through_a_restart",
     ),
     Mutant(
         "doubt forgotten: a recovered once call simply runs again",
         "turn/machine.py",
-        '        if call.output is None and call.doubt is None and call.started and call.started.effect == "once"\n',
-        "        if False\n",
+        'call.started and call.started.effect == "once"\n    )',
+        "False\n    )",
         f"{SWEEP}::test_killed_at_a_durable_boundary[one_once-4:before]",
     ),
     Mutant(
@@ -296,8 +296,8 @@ MUTANTS = [
     Mutant(
         "an accepted input is consumed without its record",
         "runtime/resident.py",
-        "self._owned.submit(said, record, consume=(row.id,))",
-        "self._owned.submit(consume=(row.id,)); self._owned.flush(); self._owned.submit(said, record)",
+        "self._owned.submit(said, record, consume=consume)",
+        "self._owned.submit(consume=consume); self._owned.flush(); self._owned.submit(said, record)",
         f"{SWEEP}::test_killed_at_a_durable_boundary[one_once-2:after]",
     ),
     Mutant(
