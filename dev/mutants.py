@@ -87,6 +87,13 @@ MUTANTS = [
         "if owner is not None and owner != worker and not leases.is_gone(await find_worker(on, owner)):",
         "if False:",
         f"{STORES}::TestPostgres::test_a_stream_that_a_live_worker_holds_is_held",
+        also=Mutant(
+            "",
+            "store/postgres/claims.py",
+            "if holder is not None and holder[0] != worker and not leases.is_gone(WorkerRow(*holder)):",
+            "if False:",
+            "",
+        ),
     ),
     Mutant(
         "parking does not keep answers out: a wake is lost",

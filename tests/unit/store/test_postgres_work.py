@@ -412,3 +412,27 @@ async def test_closing_finishes_what_was_submitted(postgres_url: str) -> None:
     again = await opened(postgres_url, BOB)
     assert len(await again.read(claim.stream, after=Seq(1))) == 300
     await again.close()
+
+
+async def test_a_stream_that_somebody_alive_holds_is_left_after_two_looks(postgres_url: str) -> None:
+    one, two = await opened(postgres_url, ANN), await opened(postgres_url, BOB)
+    await owned(one, "one", ANN)
+    _, statements = counted(two)
+    assert await two.claim(stream_named("one"), BOB) == Held(ANN)
+    assert two.counters.statements - statements == 2
+    await one.close()
+    await two.close()
+
+
+async def test_a_damaged_log_is_diagnosed(store: PostgresStore, postgres: Server) -> None:
+    claim = await owned(store, "one", ANN)
+    await store.append(plan(claim, ANN, 1, entry("a"), entry("b")))
+    schema = store.address.schema
+    await postgres.execute(f"DELETE FROM {schema}.log WHERE seq = 3")
+    failed = {line.what for line in await store.check() if line.status == "fail"}
+    assert failed == {"integrity"}
+    await postgres.execute(
+        f"INSERT INTO {schema}.log SELECT 999, seq, at, fence, n, version, kind, key, data FROM {schema}.log"
+    )
+    failed = {line.what for line in await store.check() if line.status == "fail"}
+    assert failed == {"integrity", "references"}

@@ -60,6 +60,9 @@ async def claim(on: Session, leases: Leases, name: StreamId, worker: WorkerId) -
         on.counters.commits += 1
         fence, last_seq, previous, parked = taken
         return Claim(name, fence, last_seq, previous, parked)
+    holder = await on.one("stream_holder", name)  # most often somebody alive has it: no lock for that
+    if holder is not None and holder[0] != worker and not leases.is_gone(WorkerRow(*holder)):
+        return Held(holder[0])
     async with on.transaction():
         found = await on.one("stream_ownership", name)
         if found is None:

@@ -298,6 +298,11 @@ FROM (SELECT id, owner AS previous FROM perdure.streams WHERE stream = $1 FOR NO
 WHERE s.id = o.id AND s.format <= $3 AND (o.previous IS NULL OR o.previous = $2)
 RETURNING s.fence, s.last_seq, o.previous, s.parked
 
+-- name: stream_holder
+SELECT w.id, w.pid, w.version, w.started_at, w.lease_until, w.boot, w.lock,
+    w.lease_until <= (extract(epoch FROM clock_timestamp()) * 1000)::bigint AS lapsed
+FROM perdure.streams AS s JOIN perdure.workers AS w ON w.id = s.owner WHERE s.stream = $1
+
 -- name: stream_ownership
 SELECT id, owner, fence, last_seq, format, active, parked FROM perdure.streams WHERE stream = $1 FOR NO KEY UPDATE
 
@@ -449,13 +454,19 @@ SELECT last_value FROM perdure.pulse
 SELECT name, setting FROM pg_settings WHERE name IN ('fsync', 'full_page_writes', 'synchronous_commit')
 
 -- name: log_lost
-SELECT count(*) FROM (
-    SELECT DISTINCT stream FROM perdure.log EXCEPT SELECT id FROM perdure.streams
-) AS lost
+-- From stream to stream along the index: as many steps as there are streams, not as there are records.
+WITH RECURSIVE logged AS (
+    (SELECT stream FROM perdure.log ORDER BY stream LIMIT 1)
+    UNION ALL
+    SELECT (SELECT l.stream FROM perdure.log AS l WHERE l.stream > g.stream ORDER BY l.stream LIMIT 1)
+    FROM logged AS g WHERE g.stream IS NOT NULL
+)
+SELECT count(*) FROM logged AS g
+WHERE g.stream IS NOT NULL AND NOT EXISTS (SELECT 1 FROM perdure.streams AS s WHERE s.id = g.stream)
 
 -- name: log_holes
 SELECT count(*) FROM perdure.streams AS s
-WHERE s.last_seq <> (SELECT count(*) FROM perdure.log AS l WHERE l.stream = s.id)
+WHERE s.last_seq <> coalesce((SELECT max(l.seq) FROM perdure.log AS l WHERE l.stream = s.id), 0)
 
 -- name: store_exists
 SELECT to_regclass('perdure.store') IS NOT NULL, pg_is_in_recovery() OR current_setting('transaction_read_only')::bool,

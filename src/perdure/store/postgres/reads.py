@@ -148,8 +148,8 @@ async def check(on: Session, leases: Leases) -> tuple[Diagnosis, ...]:
 async def _logs(on: Session) -> Diagnosis:
     (broken,) = await on.one("log_holes")
     if broken:
-        return Diagnosis("fail", "integrity", f"{broken} streams have another number of records than they say")
-    return Diagnosis("ok", "integrity", "every log is as long as its stream says")
+        return Diagnosis("fail", "integrity", f"{broken} logs end elsewhere than their streams say")
+    return Diagnosis("ok", "integrity", "every log ends where its stream says")
 
 
 async def _references(on: Session) -> Diagnosis:
