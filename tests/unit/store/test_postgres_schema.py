@@ -198,9 +198,8 @@ async def test_the_next_timer_and_a_claim_are_found_by_index(
     for query, values in (
         ("timer_next", "()"),
         ("claim_free", "('default:session:p9', 'ann', 1)"),
-        ("append_lone", "('default:session:p9', 1, 3, 3, 0, 'ann', false, true, false, 1, 1,"
-         " '{}', '{}', '{}', '{}', '{}', '{}', '{}', 3)"),
-    ):  # fmt: skip
+        ("append_lone", "('default:session:p9', 1, 3, 0, 'ann', false, true, false, 1, 1, 3, '{}', '{}', '{}', '{}')"),
+    ):
         await admin.execute("SET plan_cache_mode = force_generic_plan")
         await admin.execute(f"PREPARE look AS {queries(name)[query]}")
         ((text,),) = await admin.fetch(f"EXPLAIN (FORMAT JSON) EXECUTE look{values if values != '()' else ''}")

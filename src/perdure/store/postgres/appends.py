@@ -80,9 +80,12 @@ class Chain:
         )
 
     @property
-    def plain(self) -> bool:
-        """Whether there is nothing in it but records."""
-        return not self.last.waits and not any(plan.consume for plan in self.plans)
+    def lone(self) -> bool:
+        """Whether it is one plan with nothing in it but records of one version."""
+        plan = self.first
+        if len(self.jobs) > 1 or plan.waits or plan.consume or plan.timers or plan.blobs or plan.snapshot:
+            return False
+        return not plan.deliveries and len({entry.version for entry in plan.entries}) <= 1
 
     @property
     def alone(self) -> bool:
@@ -175,42 +178,54 @@ def _columns(rows: Sequence[tuple[object, ...]], width: int) -> list[list[object
 
 async def together(on: Session, chains: Sequence[Chain], leases: Leases, now: int) -> list[Chain]:
     """Write chains, all in one transaction, and keep their receipts. Those that come back were not written."""
+    if len(chains) == 1 and chains[0].lone and not leases.due([chains[0].first.worker]):
+        moved = await _move_lone(on, 0, chains[0], now)
+        on.counters.commits += 1
+    else:
+        moved = await _move_many(on, chains, leases, now)
+    on.counters.plans += sum([len(chains[i].jobs) for i in moved])
+    return [chain for i, chain in enumerate(chains) if i not in moved]
+
+
+async def _move_many(on: Session, chains: Sequence[Chain], leases: Leases, now: int) -> set[int]:
     moving = [(i, chain) for i, chain in enumerate(chains) if not chain.alone]
     waits = sorted({wait for _, chain in moving for wait in chain.last.waits})
     extras = _Extras()
     for i, chain in moving:
         extras.add(i, chain.plans)
-    if len(moving) == 1 and moving[0][1].plain and not extras.any and not leases.due([moving[0][1].first.worker]):
-        moved = await _move_lone(on, *moving[0], now)
-        on.counters.commits += 1
-    elif not waits and not extras.any:
+    if not waits and not extras.any:
         moved = await _move(on, moving, leases, now)
         on.counters.commits += 1
-    else:
-        async with on.transaction():
-            if waits:
-                await on.all("promises_watch", waits)
-            moved = await _move(on, moving, leases, now)
-            if extras.any:
-                await _write_more(on, chains, moved)
-    on.counters.plans += sum(len(chains[i].jobs) for i in moved)
-    return [chain for i, chain in enumerate(chains) if i not in moved]
+        return moved
+    async with on.transaction():
+        if waits:
+            await on.all("promises_watch", waits)
+        moved = await _move(on, moving, leases, now)
+        if extras.any:
+            await _write_more(on, chains, moved)
+    return moved
 
 
 async def _move_lone(on: Session, i: int, chain: Chain, now: int) -> set[int]:
-    first, last = chain.first, chain.last
-    entries = [
-        (entry.at, entry.kind, entry.version, entry.key, plan.n, entry.data)
-        for plan in chain.plans
-        for entry in plan.entries
-    ]
+    plan, entries = chain.first, chain.first.entries
+    version = entries[0].version if entries else 0
     found = await on.one(
         "append_lone",
-        *(first.stream, first.fence, first.n, last.n, len(entries), first.worker),
-        *(last.lease == "release", last.active, last.parked, max([0, *(entry[2] for entry in entries)]), now),
-        list(range(1, len(entries) + 1)),
-        *_columns(entries, 6),
-        chain.known,
+        *(
+            plan.stream,
+            plan.fence,
+            plan.n,
+            len(entries),
+            plan.worker,
+            plan.lease == "release",
+            plan.active,
+            plan.parked,
+        ),
+        *(version, now, plan.known_seq),
+        [entry.at for entry in entries],
+        [entry.kind for entry in entries],
+        [entry.key for entry in entries],
+        [entry.data for entry in entries],
     )
     if found is None:
         return set()

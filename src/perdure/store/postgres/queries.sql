@@ -1,22 +1,22 @@
 -- Every statement of the store, each under its name; the hot ones are first.
 
 -- name: append_lone
--- Records of one stream and nothing else, which is what most appends are.
+-- Records of one plan and nothing else, which is what most appends are.
 WITH moved AS (
-    UPDATE perdure.streams AS s SET last_seq = s.last_seq + $5, n = $4, owner = CASE WHEN $7 THEN NULL ELSE $6 END,
-        active = $8, parked = $9, format = greatest(s.format, $10), updated_at = $11
-    WHERE s.stream = $1 AND s.fence = $2 AND s.n = $3 - 1 AND s.owner = $6
-    RETURNING s.id, s.last_seq - $5 AS before
+    UPDATE perdure.streams AS s SET last_seq = s.last_seq + $4, n = $3, owner = CASE WHEN $6 THEN NULL ELSE $5 END,
+        active = $7, parked = $8, format = greatest(s.format, $9), updated_at = $10
+    WHERE s.stream = $1 AND s.fence = $2 AND s.n = $3 - 1 AND s.owner = $5
+    RETURNING s.id, s.last_seq - $4 AS before
 ), written AS (
     INSERT INTO perdure.log (stream, seq, at, kind, version, key, fence, n, data)
-    SELECT m.id, m.before + e.place, e.at, e.kind, e.version, e.key, $2, e.n, e.data
-    FROM moved AS m, unnest($12::int[], $13::bigint[], $14::text[], $15::int[], $16::text[], $17::bigint[], $18::bytea[])
-        AS e (place, at, kind, version, key, n, data)
+    SELECT m.id, m.before + e.place, e.at, e.kind, $9, e.key, $2, $3, e.data
+    FROM moved AS m, unnest($12::bigint[], $13::text[], $14::text[], $15::bytea[])
+        WITH ORDINALITY AS e (at, kind, key, data, place)
 )
 SELECT m.id, m.before, x.seen, x.admitted FROM moved AS m LEFT JOIN LATERAL (
     SELECT count(*) AS seen, count(*) FILTER (WHERE l.fence IS NULL) AS admitted
-    FROM perdure.log AS l WHERE l.stream = m.id AND l.seq > $19 AND l.seq <= m.before
-) AS x ON $19 < m.before
+    FROM perdure.log AS l WHERE l.stream = m.id AND l.seq > $11 AND l.seq <= m.before
+) AS x ON $11 < m.before
 
 -- name: append
 -- Many plans of many streams at once. A plan whose stream is not exactly where its owner thinks moves nothing and is
