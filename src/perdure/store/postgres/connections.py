@@ -71,21 +71,29 @@ class Connections:
     @asynccontextmanager
     async def borrow(self) -> AsyncGenerator[Session]:
         """A connection for a while. One that is left in the middle of something is not used again."""
-        async with self._writing:
-            connection = await self._usable()
-            try:
-                yield self.session(connection)
-            except Error:
-                self._give_back(connection)
-                raise
-            except BaseException as problem:
-                if is_refusal(problem) or is_contended(problem):
-                    self._give_back(connection)
-                else:
-                    self._drop(connection)
-                raise
-            else:
-                self._give_back(connection)
+        session = await self._lend()
+        try:
+            yield session
+        except BaseException as problem:
+            self._take_back(session, problem)
+            raise
+        self._take_back(session)
+
+    async def _lend(self) -> Session:
+        await self._writing.acquire()
+        try:
+            return self.session(await self._usable())
+        except BaseException:
+            self._writing.release()
+            raise
+
+    def _take_back(self, session: Session, problem: BaseException | None = None) -> None:
+        self._writing.release()
+        sound = problem is None or isinstance(problem, Error) or is_refusal(problem) or is_contended(problem)
+        if sound:
+            self._give_back(session.connection)
+        else:
+            self._drop(session.connection)
 
     async def _usable(self) -> Connection:
         while self._idle:
@@ -121,8 +129,14 @@ class Connections:
         tries, pause = 0, 0.01
         while True:
             try:
-                async with self.borrow() as session:
-                    return await work(session)
+                session = await self._lend()
+                try:
+                    result = await work(session)
+                except BaseException as problem:
+                    self._take_back(session, problem)
+                    raise
+                self._take_back(session)
+                return result
             except Error as problem:
                 if not _may_come_back(problem) or time.monotonic() > give_up:
                     raise
