@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+import subprocess
 import tempfile
 from contextlib import suppress
 from pathlib import Path
@@ -23,6 +24,14 @@ _SETTINGS = {
 }
 
 
+_UNDERTAKER = """
+read -r _
+kill -QUIT "$(head -n 1 "$1/data/postmaster.pid" 2>/dev/null)" 2>/dev/null
+rm -rf "$1"
+"""
+"""Waits until the process that started the server is gone, however it went, and lets nothing outlive it."""
+
+
 class Server:
     """One server with a data folder of its own. Sockets only, unless a port is asked for."""
 
@@ -36,6 +45,9 @@ class Server:
         self._port = port
         self._settings = _SETTINGS | (settings or {})
         self._wheel.ensure_pgdata_inited()
+        self._undertaker = subprocess.Popen(
+            ["/bin/sh", "-c", _UNDERTAKER, "sh", str(self.folder)], stdin=subprocess.PIPE, start_new_session=True
+        )
         self.start()
 
     def start(self) -> None:
@@ -78,7 +90,7 @@ class Server:
         """Stop it and forget its data."""
         with suppress(Exception):
             self.stop("immediate")
-        shutil.rmtree(self.folder, ignore_errors=True)
+        self._undertaker.communicate(timeout=10)
 
 
 _FAKED = """
