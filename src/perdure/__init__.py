@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from perdure.runtime.shared import TurnResult
     from perdure.store.aes_gcm import AesGcm
     from perdure.store.encoded import Codec
+    from perdure.tools.body import EventFailed, EventTimedOut, StepFailed
     from perdure.tools.clients.completions import DirectRequest
     from perdure.tools.clients.dispatch import ChildCall
     from perdure.tools.context import CancelToken, ToolContext
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
     from perdure.tools.verdicts import DidNotHappen, Happened, Unknown
     from perdure.vocab.effects import PreparedToolCall
     from perdure.vocab.messages import AttachmentRef
+    from perdure.vocab.outcomes import PendingCompletion
+    from perdure.vocab.promises import AwaitEventKey, Err
     from perdure.vocab.tools import RetryPolicy, ToolHints, ToolManifest
     from perdure.vocab.usage import Usage
 
@@ -41,6 +44,7 @@ _WHERE = {
     "Agent": "perdure.runtime.agent",
     "Attachment": "perdure.effects.attachments",
     "AttachmentRef": "perdure.vocab.messages",
+    "AwaitEventKey": "perdure.vocab.promises",
     "CancelToken": "perdure.tools.context",
     "ChildCall": "perdure.tools.clients.dispatch",
     "Codec": "perdure.store.encoded",
@@ -49,19 +53,24 @@ _WHERE = {
     "DepsContext": "perdure.runtime.deps",
     "DidNotHappen": "perdure.tools.verdicts",
     "DirectRequest": "perdure.tools.clients.completions",
+    "Err": "perdure.vocab.promises",
     "Event": "perdure.observe.events",
+    "EventFailed": "perdure.tools.body",
+    "EventTimedOut": "perdure.tools.body",
     "Fact": "perdure.observe.events",
     "Gap": "perdure.observe.events",
     "Happened": "perdure.tools.verdicts",
     "InstructionsContext": "perdure.runtime.instructions",
     "OutcomeUnknown": "perdure.tools.errors",
     "OutputDelta": "perdure.observe.events",
+    "PendingCompletion": "perdure.vocab.outcomes",
     "PreparedToolCall": "perdure.vocab.effects",
     "Progress": "perdure.observe.events",
     "RetryPolicy": "perdure.vocab.tools",
     "Runtime": "perdure.runtime.runtime",
     "Sent": "perdure.runtime.session",
     "Session": "perdure.runtime.session",
+    "StepFailed": "perdure.tools.body",
     "Tool": "perdure.tools.decorator",
     "ToolContext": "perdure.tools.context",
     "ToolError": "perdure.tools.errors",
@@ -88,6 +97,7 @@ __all__ = [
     "Agent",
     "Attachment",
     "AttachmentRef",
+    "AwaitEventKey",
     "CancelToken",
     "ChildCall",
     "Code",
@@ -97,20 +107,25 @@ __all__ = [
     "DepsContext",
     "DidNotHappen",
     "DirectRequest",
+    "Err",
     "Error",
     "Event",
+    "EventFailed",
+    "EventTimedOut",
     "Fact",
     "Gap",
     "Happened",
     "InstructionsContext",
     "OutcomeUnknown",
     "OutputDelta",
+    "PendingCompletion",
     "PreparedToolCall",
     "Progress",
     "RetryPolicy",
     "Runtime",
     "Sent",
     "Session",
+    "StepFailed",
     "Tool",
     "ToolContext",
     "ToolError",

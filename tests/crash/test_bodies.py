@@ -14,7 +14,6 @@ import pytest
 
 from perdure import Agent, Fact, Runtime, Session, ToolContext, ToolError, Tuning, tool
 from perdure.codec import Json
-from perdure.effects.promises import to_text
 from perdure.models.scripted import ScriptedModel, call, calls, say
 from perdure.runtime.clock import SystemClock
 from perdure.store.protocol import Accepted, AlreadyResolved
@@ -84,7 +83,7 @@ def ordering(ledger: Ledger) -> list[ToolSource]:
     async def order(ctx: ToolContext) -> PendingCompletion:
         """Order."""
         key = await ctx.completion_key()
-        ledger.write("order", to_text(key))
+        ledger.write("order", key.text)
         if not ledger.path.with_name("go").exists():
             die()
         return ctx.pending()

@@ -12,14 +12,14 @@ from msgspec.structs import replace
 
 from perdure import Agent, Code, Error, OutcomeUnknown, Runtime, ToolContext, ToolError, Tuning, tool
 from perdure.codec import Json
-from perdure.effects.promises import to_text, unsigned_key
+from perdure.effects.promises import unsigned_key
 from perdure.ids import PromiseId
 from perdure.models.scripted import ScriptedModel, call, calls, say
 from perdure.runtime.clock import SystemClock
 from perdure.runtime.runtime import Runtime as AnyRuntime
 from perdure.runtime.session import Session
 from perdure.store.protocol import Accepted, AlreadyResolved, Store
-from perdure.tools.durable import EventFailed, EventTimedOut, StepFailed
+from perdure.tools.body import EventFailed, EventTimedOut, StepFailed
 from perdure.vocab.messages import Message, ToolResult
 from perdure.vocab.outcomes import PendingCompletion
 from perdure.vocab.promises import AwaitEventKey, Cancelled, Custom, Err, Ok, PromiseState, TimedOut
@@ -552,7 +552,7 @@ async def test_a_key_works_from_anywhere_and_a_forged_one_nowhere(desk: Desk) ->
     sent = await session.send("go")
     await parked(rt, session)
     sender = await desk.open(ScriptedModel(), worker=False)
-    key, text = keys[0], to_text(keys[0])
+    key, text = keys[0], keys[0].text
     other = unsigned_key(key.scope, Custom(key="other"))
     for forged in (
         "nonsense",

@@ -16,7 +16,7 @@ from perdure.runtime.clock import SystemClock
 from perdure.runtime.flights import Flight
 from perdure.runtime.resident import Resident
 from perdure.store.sqlite.store import SqliteStore
-from perdure.tools.durable import Body
+from perdure.tools.body import Body
 from tests.scenarios.conftest import until
 
 SESSIONS = 10_000

@@ -8,20 +8,14 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from base64 import urlsafe_b64decode, urlsafe_b64encode
 from dataclasses import dataclass
 
-import msgspec
-
-from perdure.codec import canonical, digest, encode
-from perdure.errors import Code, Error
+from perdure.codec import canonical, digest
 from perdure.ids import PromiseId, SessionId, StreamId, Tenant, TurnId, join, session_stream, split
-from perdure.vocab.promises import AwaitEventKey, WaitIdentity
+from perdure.vocab.promises import AwaitEventKey, WaitIdentity, unknown_key
 
 SECRET = "promises"
 """The name under which a store keeps the secret that keys are signed with."""
-
-_decoder = msgspec.json.Decoder(AwaitEventKey)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,33 +76,6 @@ def check_key(secret: bytes, key: AwaitEventKey) -> None:
     ours = hmac.compare_digest(expected.signature.encode(), key.signature.encode("utf-8", "replace"))
     if not (ours and expected.key_id == key.key_id):
         raise unknown_key()
-
-
-def to_text(key: AwaitEventKey) -> str:
-    """A key as one word, safe in a URL or a mail."""
-    return urlsafe_b64encode(encode(key)).decode().rstrip("=")
-
-
-def from_text(text: str) -> AwaitEventKey:
-    """The inverse of `to_text`.
-
-    Raises:
-        Error: `await_event_unknown_or_revoked` for anything else.
-    """
-    try:
-        return _decoder.decode(urlsafe_b64decode(text.encode("ascii") + b"=" * (-len(text) % 4)))
-    except (ValueError, msgspec.MsgspecError, Error):
-        raise unknown_key() from None
-
-
-def unknown_key() -> Error:
-    """Unknown, revoked and forged keys get one answer."""
-    return Error(
-        Code.AWAIT_EVENT_UNKNOWN_OR_REVOKED,
-        "nothing waits under this key",
-        because="it is unknown, revoked, or not one of this store's",
-        hint="use the key exactly as it was handed out, on the store that made it",
-    )
 
 
 def _signature(secret: bytes, key: AwaitEventKey) -> str:

@@ -21,10 +21,10 @@ from perdure.errors import Error
 from perdure.ids import CallId
 from perdure.runtime.clients import CallSite
 from perdure.tools.batch import collected, run_batch
+from perdure.tools.body import StepFailed
 from perdure.tools.catalog import ActiveCatalog
 from perdure.tools.clients.dispatch import MAX_BATCH_CALLS, ChildCall, ChildResult
 from perdure.tools.context import CancelToken, ToolContext
-from perdure.tools.durable import StepFailed
 from perdure.tools.errors import OutcomeUnknown
 from perdure.tools.execute import ToolThreads, run_to_end
 from perdure.tools.prepare import Preparation, ToolPrepareContext, answered, judge, refused

@@ -20,12 +20,12 @@ from perdure.models.protocol import Model, ModelError, ModelRequest, adopt
 from perdure.runtime.hydrate import Fetch, hydrated
 from perdure.runtime.perform import MAX_REPLY_BYTES, MODEL_TIMEOUT_S, stream_reply
 from perdure.session.fold import CODE, SessionState, fold_all
+from perdure.tools.body import Body
 from perdure.tools.ceiling import MAX_KEPT_BYTES
 from perdure.tools.clients.completions import DirectRequest
 from perdure.tools.clients.sessions import SessionModel, SessionSnapshot, StartedTurn
 from perdure.tools.clients.turn import TurnContext
 from perdure.tools.context import CancelToken
-from perdure.tools.durable import Body
 from perdure.tools.errors import ToolError
 from perdure.turn.state import Turn
 from perdure.vocab.effects import LlmRequestSpec

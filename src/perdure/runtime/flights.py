@@ -14,8 +14,8 @@ from perdure.errors import Code, Error
 from perdure.ids import CallId, EffectId
 from perdure.runtime.clients import CallSite
 from perdure.runtime.shared import Secrets
+from perdure.tools.body import Body
 from perdure.tools.context import CancelToken
-from perdure.tools.durable import Body
 from perdure.turn.state import Effect
 from perdure.vocab.effects import Envelope
 from perdure.vocab.outcomes import Outcome

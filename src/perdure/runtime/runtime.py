@@ -11,7 +11,7 @@ from typing import Self, TypeVar
 
 from perdure.clock import Clock
 from perdure.codec import Json, to_json
-from perdure.effects.promises import SECRET, TurnScope, check_key, from_text, unknown_key
+from perdure.effects.promises import SECRET, TurnScope, check_key
 from perdure.errors import Code, Error
 from perdure.ids import VERSION, SessionId, StreamId, Tenant, TurnId, WorkerId, check_id, session_stream
 from perdure.inbox.items import Input
@@ -29,7 +29,7 @@ from perdure.store.encoded import Codec, encoded
 from perdure.store.protocol import Accepted, AlreadyResolved, Claim, Resolved, Store, StreamInfo, Unknown
 from perdure.tools.context import NOT_GIVEN
 from perdure.tools.execute import ToolThreads
-from perdure.vocab.promises import AwaitEventKey, Cancelled, Err, Ok, PromiseState
+from perdure.vocab.promises import AwaitEventKey, Cancelled, Err, Ok, PromiseState, unknown_key
 
 T = TypeVar("T")
 
@@ -334,7 +334,7 @@ class Runtime:
             Error: `await_event_unknown_or_revoked` for a key that is not one of this store's; `invalid_json`.
         """
         self.check_usable()
-        asked = from_text(key) if isinstance(key, str) else key
+        asked = AwaitEventKey.parse(key) if isinstance(key, str) else key
         check_key(await self.secrets.get(SECRET), asked)
         return await self.answer(asked, value, error)
 

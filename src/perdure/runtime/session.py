@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 from perdure.codec import Json, check_text, encode, to_json
 from perdure.commit.plan import Entry
-from perdure.effects.promises import TurnScope, unknown_key, unsigned_key
+from perdure.effects.promises import TurnScope, unsigned_key
 from perdure.errors import Code, Error
 from perdure.ids import InputId, Seq, SessionId, StreamId, TurnId, check_id, session_stream
 from perdure.inbox.admit import Admitted, Conflict, Duplicate, delivery
@@ -30,7 +30,7 @@ from perdure.runtime.transcript import Transcript
 from perdure.session.fold import CODE, fold_all
 from perdure.store.protocol import Claim, Resolved, Store, StreamInfo
 from perdure.vocab.messages import Message
-from perdure.vocab.promises import Custom, Err
+from perdure.vocab.promises import Custom, Err, unknown_key
 from perdure.vocab.records import (
     CancelRequested,
     InputAdmitted,

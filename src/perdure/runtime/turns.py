@@ -32,10 +32,10 @@ from perdure.runtime.preparing import Preparations, Ready, UnderWay, identity
 from perdure.runtime.shared import Secrets
 from perdure.runtime.waits import Lounge, Waits, resolve
 from perdure.store.protocol import Store
+from perdure.tools.body import Body, Parked, Place
 from perdure.tools.clients.surface import Clients
 from perdure.tools.clients.turn import TurnContext
 from perdure.tools.context import ToolContext
-from perdure.tools.durable import Body, Parked, Place
 from perdure.tools.execute import ToolThreads
 from perdure.tools.prepare import ToolPrepareContext
 from perdure.tools.services import Services

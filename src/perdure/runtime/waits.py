@@ -15,7 +15,7 @@ from perdure.clock import Clock
 from perdure.effects.promises import TurnScope
 from perdure.ids import EffectId, PromiseId
 from perdure.store.protocol import AlreadyResolved, Store
-from perdure.tools.durable import Parked
+from perdure.tools.body import Parked
 from perdure.vocab.promises import AwaitEventKey, PromiseState, Resolution, TimedOut
 
 

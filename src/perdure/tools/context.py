@@ -21,11 +21,12 @@ from perdure.observe.emit import (
     ToolOutputDeltaData,
     ToolProgressData,
 )
+from perdure.tools.body import Body
 from perdure.tools.clients.process_events import ProcessEventInfo
 from perdure.tools.clients.progress import ProgressSender, SandboxMessage
 from perdure.tools.clients.surface import CallSurface
 from perdure.tools.completion import Completion, CompletionOps
-from perdure.tools.durable import Body, DurableOps
+from perdure.tools.durable import DurableOps
 from perdure.tools.services import (
     NO_SERVICES,
     MessageRetriever,

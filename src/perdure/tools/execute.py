@@ -16,10 +16,10 @@ from typing import Protocol
 
 from perdure.codec import Json
 from perdure.errors import Code, Error
+from perdure.tools.body import Parked
 from perdure.tools.catalog import Runnable
 from perdure.tools.ceiling import MAX_KEPT_BYTES
 from perdure.tools.context import ToolContext
-from perdure.tools.durable import Parked
 from perdure.tools.errors import OutcomeUnknown, ToolError, foremost, message_of, text_of, whole_ms
 from perdure.tools.execution_result import (
     INTERNAL_ERROR,

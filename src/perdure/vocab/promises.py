@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from base64 import urlsafe_b64decode, urlsafe_b64encode
 from typing import TypeAlias
 
-from perdure.codec import Json
+import msgspec
+
+from perdure.codec import Json, encode
 from perdure.errors import Code, Error
 from perdure.ids import PromiseId, StreamId
 from perdure.vocab.wire import Value
@@ -57,12 +60,40 @@ def _counted(value: int) -> None:
 
 
 class AwaitEventKey(Value, frozen=True):
-    """Names one promise. The signature makes it a bearer capability."""
+    """Names one promise. The signature makes it a bearer capability: whoever has the key may answer."""
 
     scope: str
     wait: WaitIdentity
     key_id: PromiseId
     signature: str = ""
+
+    @property
+    def text(self) -> str:
+        """The key as one word, safe in a URL or a mail."""
+        return urlsafe_b64encode(encode(self)).decode().rstrip("=")
+
+    @staticmethod
+    def parse(text: str) -> AwaitEventKey:
+        """The inverse of `text`.
+
+        Raises:
+            Error: `await_event_unknown_or_revoked` for anything else.
+        """
+        try:
+            data = urlsafe_b64decode(text.encode("ascii") + b"=" * (-len(text) % 4))
+            return msgspec.json.decode(data, type=AwaitEventKey)
+        except (ValueError, msgspec.MsgspecError, Error):
+            raise unknown_key() from None
+
+
+def unknown_key() -> Error:
+    """Unknown, revoked and forged keys get one answer."""
+    return Error(
+        Code.AWAIT_EVENT_UNKNOWN_OR_REVOKED,
+        "nothing waits under this key",
+        because="it is unknown, revoked, or not one of this store's",
+        hint="use the key exactly as it was handed out, on the store that made it",
+    )
 
 
 class Ok(Value, frozen=True, tag="ok", tag_field="status"):

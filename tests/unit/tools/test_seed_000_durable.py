@@ -14,10 +14,10 @@ from perdure.effects.promises import TurnScope, check_key
 from perdure.errors import Code, Error
 from perdure.ids import CallId, SessionId, Tenant, TurnId, WorkerId
 from perdure.runtime.clock import SystemClock
+from perdure.tools.body import Body, EventFailed, EventTimedOut, Place, StepFailed
 from perdure.tools.clients.process_events import ProcessEventInfo
 from perdure.tools.clients.surface import Clients
 from perdure.tools.context import ToolContext
-from perdure.tools.durable import Body, EventFailed, EventTimedOut, Place, StepFailed
 from perdure.tools.errors import ToolError
 from perdure.tools.threads import ToolThreads
 from perdure.vocab.promises import AwaitEventKey, Cancelled, Custom, Err, Ok, Resolution, TimedOut

@@ -1,0 +1,522 @@
+"""Bodies that wait: what a resumable tool may do through its context, and how each of it is recorded once.
+
+A coroutine cannot be stored, so a body that waits long is unwound with `Parked` and later entered again from the top;
+what it has finished is answered from the log. One rule follows: *code between steps may run again, and what is passed
+to a recorded step must be equal every time*.
+
+Laws: a finished step is never run again, whatever it ended with. Used names belong to one entry of the body, recorded
+outcomes to the call. Once unwound, a body records nothing more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections import Counter
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Literal, Protocol, cast
+
+from perdure.clock import Clock
+from perdure.codec import Json, encode, to_json
+from perdure.effects import keys
+from perdure.effects.controller import Begun, Care, JournaledController, Local, NotDispatched
+from perdure.effects.promises import TurnScope, check_key, signed_key, unsigned_key
+from perdure.errors import Code, Error
+from perdure.ids import CallId, EffectId, check_id, join
+from perdure.tools.clients.process_events import ProcessEventInfo, ProcessEvents
+from perdure.tools.errors import OutcomeUnknown, ToolError, foremost, message_of, text_of, whole_ms
+from perdure.tools.results import Unstorable, keep
+from perdure.tools.threads import Ended, NotStarted, Raised, Returned, ToolThreads
+from perdure.vocab.causes import ToolCallCause
+from perdure.vocab.effects import (
+    AwaitEvent,
+    Command,
+    Direct,
+    DurableStep,
+    EffectKind,
+    Envelope,
+    Invocation,
+    LlmRequestSpec,
+    Scope,
+    Sleep,
+)
+from perdure.vocab.outcomes import (
+    AwaitEventOutcome,
+    DirectOutcome,
+    DurableStepOutcome,
+    InDoubt,
+    Outcome,
+    SleepOutcome,
+    StepFailure,
+    into_await_event,
+    into_direct,
+    into_durable_step,
+    into_sleep,
+)
+from perdure.vocab.promises import AwaitEventKey, Cancelled, Custom, Err, Ok, Resolution, TimedOut
+from perdure.vocab.refs import PartKind, PartRef
+
+logger = logging.getLogger("perdure.tools")
+
+StepEffect = Literal["once", "idempotent", "pure"]
+
+MAX_STEP_BYTES = 524_288
+"""A step's input and its result are kept in the log, each up to this size."""
+
+THREAD_PAUSE_S = 0.05
+"""Between two tries of a step for which there was no thread, or no lease."""
+
+INTERNAL = "An internal error occurred in the step"
+
+
+class Parked(BaseException):
+    """The body is put aside until what it waits for has happened; `finally` runs, and nothing else should."""
+
+
+class StepFailed(ToolError):
+    """A step failed: now, or when it was run; a replay raises the same. `step` names it."""
+
+    step: str = ""
+    error_type: str = ""
+
+
+class EventFailed(ToolError):
+    """An awaited event ended without a value."""
+
+
+class EventTimedOut(EventFailed):
+    """Nobody answered in time."""
+
+
+class Waiter(Protocol):
+    """Who can wait on behalf of a body, in memory first."""
+
+    async def until(self, promise: AwaitEventKey | None, due_at: int | None) -> Resolution | None:
+        """How the promise ended, at the latest when it is due; None if it was time alone that was awaited.
+
+        Raises:
+            Parked: it takes too long to wait here.
+        """
+        ...
+
+    def changed(self) -> None:
+        """The body began or finished something."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Whose body it is."""
+
+    scope: TurnScope
+    turn_index: int
+    iteration: int
+    index: int
+    call: CallId
+    tool: str
+    in_batch: bool = False
+
+    def part(self, kind: PartKind, name: str) -> EffectId:
+        """The id of one part of the body."""
+        return PartRef(self.iteration, self.index, kind, name).id
+
+
+class Body:
+    """One entry of a resumable tool's function."""
+
+    def __init__(
+        self,
+        place: Place,
+        controller: JournaledController,
+        waiter: Waiter,
+        clock: Clock,
+        threads: ToolThreads,
+        secret: bytes,
+    ) -> None:
+        self.place = place
+        self.controller = controller
+        self.broken: Error | None = None
+        self.running = 0
+        self.main: asyncio.Task[object] | None = None
+        self._waiter = waiter
+        self._clock = clock
+        self._threads = threads
+        self._secret = secret
+        self._used: set[tuple[PartKind, str]] = set()
+        self._counted: Counter[str] = Counter()
+        self._state: Literal["open", "ended", "parked"] = "open"
+        self._quiet = asyncio.Event()
+        self._quiet.set()
+
+    # --- the body's life
+
+    @property
+    def parked(self) -> bool:
+        """Whether it was unwound: however it ends, that is not its call's outcome."""
+        return self._state == "parked"
+
+    def enter(self) -> None:
+        """The function is about to be called, by this task."""
+        self.main = asyncio.current_task()
+
+    def unwind(self) -> None:
+        """Nothing that this entry does counts any more."""
+        self._state = "parked"
+
+    async def end(self) -> None:
+        """The function came back: wait for steps that it left running, and refuse new ones."""
+        if self._state == "open":
+            self._state = "ended"
+        await self._quiet.wait()
+
+    def _check_open(self) -> None:
+        if self._state == "parked":
+            raise Parked
+        if self.broken is not None:
+            raise self.broken
+        if self._state == "ended":
+            raise Error(
+                Code.DURABLE_EFFECT_STATE_POISONED,
+                f"the call of {self.place.tool} is over; its context cannot be used any more",
+                hint="await everything that uses ctx before the tool returns",
+            )
+
+    @contextmanager
+    def _busy(self) -> Generator[None]:
+        self.running += 1
+        self._quiet.clear()
+        try:
+            yield
+        finally:
+            self.running -= 1
+            if not self.running:
+                self._quiet.set()
+            self._waiter.changed()
+
+    # --- steps
+
+    async def step(
+        self, name: str, given: Json, call: Callable[[], object], effect: StepEffect, *, in_loop: bool
+    ) -> Json:
+        """Run a step, or answer it from the log."""
+        if effect not in ("once", "idempotent", "pure"):
+            raise Error(Code.INVALID_ARGUMENT, f"effect={effect!r} of step {name!r} does not exist")
+        self._reserve("step", name)
+        command = DurableStep(step_id=name, input=_checked_input(name, given))
+        key = keys.step(self.place.scope.id, self.place.call, name)
+
+        async def run(_: Envelope) -> Outcome:
+            return self._outcome(name, await self._call(call, in_loop))
+
+        with self._busy(), self._mismatch_breaks():
+            local = Local(EffectKind.DURABLE_STEP, run)
+            described = self._envelope(self.place.part("step", name), command, key)
+            outcome = await self.controller.execute(described, local, Care(effect=effect))
+        return _step_value(name, into_durable_step(outcome))
+
+    async def _call(self, call: Callable[[], object], in_loop: bool) -> Ended:
+        self._check_open()
+        ended = await _drive(call) if in_loop else await self._in_thread(call)
+        if isinstance(ended, Returned) and inspect.isawaitable(ended.value):
+            value: Awaitable[object] = ended.value
+            return await _drive(lambda: value)
+        return ended
+
+    async def _in_thread(self, call: Callable[[], object]) -> Ended:
+        def begin() -> object:
+            if self._state != "open" or not self.controller.ledger.lease_live():
+                raise NotDispatched
+            return call()
+
+        job = self._threads.submit(begin)
+        try:
+            ended = await asyncio.shield(job.future)
+        except asyncio.CancelledError:
+            self._threads.withdraw(job, "the call was stopped")
+            if not job.future.done():
+                self._threads.abandon(job)
+            raise
+        if isinstance(ended, NotStarted) or (isinstance(ended, Raised) and isinstance(ended.error, NotDispatched)):
+            await asyncio.sleep(THREAD_PAUSE_S)
+            self._check_open()
+            raise NotDispatched
+        return ended
+
+    def _outcome(self, name: str, ended: Ended) -> DurableStepOutcome:
+        match ended:
+            case Returned(value=value):
+                return self._kept(name, value)
+            case Raised(error=error):
+                return self._failed(name, foremost(error))
+            case NotStarted():
+                raise NotDispatched
+
+    def _failed(self, name: str, error: BaseException) -> DurableStepOutcome:
+        if isinstance(error, OutcomeUnknown):
+            return DurableStepOutcome(in_doubt=InDoubt(reason="declared", message=message_of(error)))
+        kind = type(error).__name__
+        if isinstance(error, ToolError):
+            failure = StepFailure(
+                code=text_of(error.code).strip() or "tool_error",
+                message=message_of(error),
+                retry_safe=bool(error.retry_safe),
+                retry_after_ms=whole_ms(error.retry_after_ms),
+                error_type=kind,
+            )
+        else:
+            where = {"call": self.place.call, "step": name}
+            logger.error("step %s of the tool %s failed", name, self.place.tool, exc_info=error, extra=where)
+            failure = StepFailure(code="internal_error", message=INTERNAL, error_type=kind)
+        return DurableStepOutcome(error=failure)
+
+    def _kept(self, name: str, value: object) -> DurableStepOutcome:
+        kept = keep(value)
+        if isinstance(kept, Unstorable):
+            message = f"the step {name} did run, but its result cannot be stored, at {kept.path}: {kept.reason}"
+            return DurableStepOutcome(error=StepFailure(code="step_result_invalid", message=message))
+        if (size := len(encode(kept.value))) > MAX_STEP_BYTES:
+            message = f"the step {name} did run, but its result is {size} bytes; at most {MAX_STEP_BYTES} are kept"
+            return DurableStepOutcome(error=StepFailure(code="step_result_too_large", message=message))
+        return DurableStepOutcome(value=kept.value)
+
+    def now(self) -> Json:
+        """The time as text."""
+        return datetime.fromtimestamp(self._clock.wall_ms() / 1000, UTC).isoformat()
+
+    def value(self, kind: str, make: Callable[[], Json]) -> Json:
+        """Something that differs each time it is asked for, the first answer of which is kept."""
+        self._check_open()
+        self._counted[kind] += 1
+        name = f"{kind}:{self._counted[kind]}"
+        described = self._envelope(
+            self.place.part("value", name),
+            DurableStep(step_id=name),
+            join(self.place.scope.id, "tool", self.place.call, "value", name),
+        )
+        with self._mismatch_breaks():
+            begun = self.controller.begin(described, Care(effect="pure"))
+        if not isinstance(begun, Begun):
+            return into_durable_step(begun).value
+        made = make()
+        self.controller.settle(begun, DurableStepOutcome(value=made))
+        return made
+
+    # --- asking a model
+
+    async def direct(
+        self, name: str, request: LlmRequestSpec, source: str, ask: Callable[[], Awaitable[DirectOutcome]]
+    ) -> DirectOutcome:
+        """Ask a model outside the conversation, or answer from the log. A crash before the answer asks again."""
+        self._reserve("direct", name)
+        place = self.place
+        key = join(place.scope.id, "tool", place.call, "direct", source, "request", name)
+
+        async def run(_: Envelope) -> Outcome:
+            return await ask()
+
+        with self._busy(), self._mismatch_breaks():
+            described = self._envelope(place.part("direct", name), Direct(request=request, usage_source=source), key)
+            local = Local(EffectKind.DIRECT, run)
+            return into_direct(await self.controller.execute(described, local, Care(effect="pure")))
+
+    # --- waits
+
+    async def sleep(self, name: str, length_ms: int) -> None:
+        """Wait until the moment that was fixed when this sleep first began."""
+        self._reserve("sleep", name)
+        key = join(self.place.scope.id, "tool", self.place.call, "sleep", name)
+        described = self._envelope(self.place.part("sleep", name), Sleep(duration_ms=length_ms), key)
+        into_sleep(await self._await(described, None, self._clock.wall_ms() + length_ms))
+
+    def event_key(self, name: str) -> AwaitEventKey:
+        """The key of an event of this turn: the same for the same name."""
+        self._check_open()
+        if not name.strip():
+            raise Error(Code.DURABLE_EFFECT_EMPTY_EVENT_KEY, "an event needs a name", hint='ctx.event("reviewed")')
+        check_id(name, what="the name of an event")
+        return signed_key(self._secret, self.place.scope.id, Custom(key=name))
+
+    async def event(self, key: AwaitEventKey, timeout_ms: int | None) -> Json:
+        """The value of an event, or what it ended with instead."""
+        self._check_open()
+        check_key(self._secret, key)
+        ours = key.scope == self.place.scope.id
+        name = key.wait.key if ours and isinstance(key.wait, Custom) else key.key_id
+        wait = unsigned_key(key.scope, key.wait)
+        replay = keys.awaited_event(self.place.scope.id, self.place.call, key.key_id)
+        described = self._envelope(self.place.part("event", name), AwaitEvent(key=wait), replay)
+        due_at = None if timeout_ms is None else self._clock.wall_ms() + timeout_ms
+        return _event_value(name, into_await_event(await self._await(described, wait, due_at)))
+
+    async def _await(self, described: Envelope, promise: AwaitEventKey | None, due_at: int | None) -> Outcome:
+        care = Care(effect="pure", record_start=True, due_at=due_at)
+        with self._mismatch_breaks():
+            begun = self.controller.begin(described, care)
+        if not isinstance(begun, Begun):
+            return begun
+        resolution = await self._waiter.until(promise, begun.care.due_at)
+        self._check_open()
+        outcome = SleepOutcome() if resolution is None else AwaitEventOutcome(resolution=resolution)
+        if (known := self.controller.journal.outcome(EffectId(described.id))) is not None:
+            return known  # two branches of the body awaited the same event
+        self.controller.settle(begun, outcome)
+        return outcome
+
+    # --- process events
+
+    async def emit(
+        self, events: ProcessEvents | None, process: str | None, type: str, payload: Json
+    ) -> ProcessEventInfo:
+        """Append an event to the process this runs in, under a key that a re-entry uses again."""
+        self._check_open()
+        if events is None:
+            raise Error(
+                Code.DURABLE_EFFECT_PROCESS_EVENT_UNAVAILABLE,
+                f"the tool {self.place.tool} does not run in a process, so nobody would see its process events",
+            )
+        if not type.strip():
+            raise Error(Code.DURABLE_EFFECT_EMPTY_PROCESS_EVENT_TYPE, "a process event needs a type")
+        key = keys.tool_process_event(self.place.call, self._counted["process_event"])
+        self._counted["process_event"] += 1
+        try:
+            with self._busy():
+                event = await events.emit_request(type, payload, replay_key=key)
+        except Error as problem:
+            raise Error(
+                Code.DURABLE_EFFECT_PROCESS_EVENT_APPEND_FAILED,
+                f"the process event {type} was not appended",
+                because=problem.message,
+            ) from problem
+        if event.process_id != process:
+            raise Error(
+                Code.DURABLE_EFFECT_PROCESS_EVENT_PROCESS_MISMATCH,
+                f"the process event {type} went to process {event.process_id}, not to {process}",
+            )
+        return event
+
+    # --- names
+
+    def _reserve(self, kind: PartKind, name: str) -> None:
+        self._check_open()
+        if not name.strip():
+            raise Error(
+                Code.DURABLE_EFFECT_EMPTY_STEP_ID, f"a {kind} needs a name", hint='ctx.step("render", render, doc)'
+            )
+        check_id(name, what=f"the name of a {kind}")
+        if (kind, name) in self._used:
+            raise Error(
+                Code.DURABLE_EFFECT_DUPLICATE_STEP_ID,
+                f"the {kind} {name!r} was used before in this call",
+                because="a name stands for one recorded outcome",
+                hint=f'name it by what it is about, ctx.step(f"{name}:{{id}}", …), '
+                f"or use ctx.map({name!r}, fn, items, key=…)",
+            )
+        self._used.add((kind, name))
+
+    @contextmanager
+    def _mismatch_breaks(self) -> Generator[None]:
+        """Whoever passed something else than last time must not go on, even if it catches the error."""
+        try:
+            yield
+        except Error as problem:
+            if problem.code is Code.REPLAY_MISMATCH:
+                self.broken = problem
+            raise
+
+    def _envelope(self, id: EffectId, command: Command, key: str) -> Envelope:
+        place = self.place
+        scope = Scope(
+            session_id=place.scope.session,
+            turn_id=place.scope.turn,
+            turn_index=place.turn_index,
+            protocol_iteration=place.iteration,
+        )
+        cause = ToolCallCause(session_id=place.scope.session, call_id=place.call)
+        return Envelope(invocation=Invocation.effect(scope, id, command.kind, key, cause), command=command)
+
+
+async def _drive(call: Callable[[], object]) -> Ended:
+    try:
+        value = call()
+        return Returned(await value if inspect.isawaitable(value) else value)
+    except (asyncio.CancelledError, Parked):
+        raise
+    except BaseException as error:  # noqa: BLE001 - how a step ended is judged by the caller
+        return Raised(error)
+
+
+def _step_value(name: str, outcome: DurableStepOutcome) -> Json:
+    if outcome.in_doubt is not None:
+        said = f": {outcome.in_doubt.message}" if outcome.in_doubt.message else ""
+        raise OutcomeUnknown(f"the step {name} may or may not have taken effect, and was not run again{said}")
+    if outcome.error is not None:
+        failure = outcome.error
+        failed = StepFailed(
+            failure.message,
+            code=failure.code,
+            retry_safe=failure.retry_safe,
+            retry_after_ms=failure.retry_after_ms,
+        )
+        failed.step, failed.error_type = name, failure.error_type
+        raise failed
+    return outcome.value
+
+
+def _event_value(name: str, resolution: Resolution) -> Json:
+    match resolution:
+        case Ok(value=value):
+            return value
+        case Err(code=code, message=message):
+            raise EventFailed(message, code=code)
+        case TimedOut():
+            message = f"nobody answered the event {name} in time"
+            raise EventTimedOut(message, code=Code.DURABLE_EFFECT_EVENT_TIMEOUT.value)
+        case Cancelled():
+            message = f"the wait for the event {name} was cancelled"
+            raise EventFailed(message, code=Code.DURABLE_EFFECT_EVENT_CANCELLED.value)
+
+
+# --- what may be passed to a step -------------------------------------------------------------------------------
+
+
+def _checked_input(name: str, given: Json) -> Json:
+    """A step's input as JSON that is equal whenever the values are.
+
+    Raises:
+        Error: `invalid_json` for what has no such form, `input_too_large`.
+    """
+    where = f"the input of step {name!r}"
+    _refuse_unordered(given, where, 0)
+    plain = to_json(given, where=where)
+    if (size := len(encode(plain))) > MAX_STEP_BYTES:
+        raise Error(
+            Code.INPUT_TOO_LARGE,
+            f"{where} is {size} bytes",
+            because=f"it is recorded, and the limit is {MAX_STEP_BYTES}",
+            hint="pass a reference, and load the content inside the step",
+        )
+    return plain
+
+
+def _refuse_unordered(value: object, where: str, depth: int) -> None:
+    if depth > 200:
+        return  # to_json says what is wrong with it
+    if isinstance(value, set | frozenset):
+        raise Error(
+            Code.INVALID_JSON,
+            f"{where} is a set",
+            because="its order differs from run to run",
+            hint="pass a sorted list",
+        )
+    if isinstance(value, Mapping):
+        for key, item in cast("Mapping[object, object]", value).items():
+            if not isinstance(key, str):
+                raise Error(Code.INVALID_JSON, f"{where} has the key {key!r}", because="JSON keys are text")
+            _refuse_unordered(item, f"{where}.{key}", depth + 1)
+    elif isinstance(value, list | tuple):
+        for index, item in enumerate(cast("Sequence[object]", value)):
+            _refuse_unordered(item, f"{where}[{index}]", depth + 1)
