@@ -20,10 +20,10 @@ from perdure.runtime.agent import Agent
 from perdure.runtime.archive import history, imported
 from perdure.runtime.clock import SystemClock, short_id
 from perdure.runtime.editing import checked_tag
+from perdure.runtime.lounge import Lounge
 from perdure.runtime.session import Session, end_of
 from perdure.runtime.shared import Compositions, Results, Secrets, Shared
 from perdure.runtime.stores import store_for
-from perdure.runtime.waits import Lounge
 from perdure.runtime.worker import Worker
 from perdure.store.encoded import Codec, encoded
 from perdure.store.protocol import Accepted, AlreadyResolved, Claim, Resolved, Store, StreamInfo, Unknown

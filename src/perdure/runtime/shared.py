@@ -13,7 +13,7 @@ from perdure.errors import Code, Error
 from perdure.ids import BlobHash, Tenant, TurnId, WorkerId
 from perdure.observe.hub import Hub
 from perdure.runtime.agent import Agent
-from perdure.runtime.waits import Lounge
+from perdure.runtime.lounge import Lounge
 from perdure.store.protocol import Store
 from perdure.tools.execute import ToolThreads
 from perdure.tools.outputs import Output, OutputProblem, plain

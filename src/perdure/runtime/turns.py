@@ -26,11 +26,13 @@ from perdure.runtime.clients import CallSite
 from perdure.runtime.deps import DepsFailed, TurnDeps
 from perdure.runtime.envelopes import Where, envelope
 from perdure.runtime.flights import AttemptCompletion, Flight
+from perdure.runtime.lounge import Lounge
 from perdure.runtime.owned import OwnedStream
+from perdure.runtime.patience import Patience
 from perdure.runtime.perform import ModelAccess, ask_model, ask_outside, run_tool, without_deps
 from perdure.runtime.preparing import Preparations, Ready, UnderWay, identity
 from perdure.runtime.shared import Secrets
-from perdure.runtime.waits import Lounge, Waits, resolve
+from perdure.runtime.waits import Waits, resolve
 from perdure.store.protocol import Store
 from perdure.tools.body import Body, Parked, Place
 from perdure.tools.clients.surface import Clients
@@ -66,11 +68,6 @@ from perdure.vocab.records import EffectSettled, InputAdmitted, OutcomeArrivedLa
 from perdure.vocab.refs import PartRef, is_part
 
 log = logging.getLogger("perdure.runtime")
-
-QUIET_S = 1.0
-"""How long a body that waits in tasks of its own must have done nothing that we can see before it is parked."""
-
-LOOK_AGAIN_MS = 60_000
 
 GRACE_S = 0.1
 """How long a cancelled tool may take to say how it ended: a little longer than its runner waits for it."""
@@ -120,6 +117,7 @@ class TurnDriver:
         self._landed: list[Flight] = []
         self._waits = Waits(around.store, around.clock, self._news.set)
         self._scope = TurnScope(where.tenant, where.session, turn.id)
+        self._patience = Patience(self._waits, around.lounge, around.clock, around.opened_at)
         self._hurried = False
         self.refusal: Error | None = None
 
@@ -205,8 +203,10 @@ class TurnDriver:
 
     async def _wait_long_enough(self) -> bool:
         """Wait for news. True if there is none, nothing is under way, and waiting in memory has lasted long enough."""
-        patience = self._patience_s()
-        if patience is None:
+        if self.refusal:
+            return False
+        patience = self._patience.left_s(self.flights.values(), hurried=self._hurried)
+        if patience is None or self._preparations.under_way:
             await self._news.wait()
             return False
         self._news.clear()  # that is what the news was about
@@ -221,29 +221,6 @@ class TurnDriver:
             lounge.leave(self)
         return False
 
-    def _patience_s(self) -> float | None:
-        """How much longer the turn is to wait in memory; None while something else than waiting is under way."""
-        if self._preparations.under_way or not self.flights:
-            return None
-        if not all(self._is_waiting(flight) for flight in self.flights.values()):
-            return None
-        quiet = max((QUIET_S - self._waits.quiet_s(flight.id) for flight in self._loose()), default=0.0)
-        return max(0.0, quiet, 0.0 if self._hurried else self._worth_waiting_s())
-
-    def _is_waiting(self, flight: Flight) -> bool:
-        return self._waits.waiting(flight.id) and not (flight.body and flight.body.running)
-
-    def _loose(self) -> list[Flight]:
-        """Bodies that wait in tasks they have made: whatever else such a body does cannot be seen from here."""
-        bodies = [flight for flight in self.flights.values() if flight.body]
-        return [flight for flight in bodies if flight.body and not self._waits.holds_up(flight.id, flight.body.main)]
-
-    def _worth_waiting_s(self) -> float:
-        """Nobody need wait in memory for a moment that is known to be far away."""
-        patience, due_at = self._around.lounge.patience_s, self._waits.due_at
-        far_away = due_at is not None and due_at - self._around.clock.wall_ms() > patience * 1000
-        return 0.0 if far_away and not self._waits.promises else patience
-
     def _hurry(self) -> None:
         self._hurried = True
         self._news.set()
@@ -251,22 +228,11 @@ class TurnDriver:
     async def _park(self) -> bool:
         """Unwind what waits and give the stream up. False if an answer came meanwhile: then everything goes on."""
         self._hurried = False
-        promises, moments = self._waits.promises, [self._waits.due_at, self._look_again_at()]
-        due_at = min((moment for moment in moments if moment is not None), default=None)
+        promises, due_at = self._waits.promises, self._patience.look_again_at(self.flights.values())
         await self._unwind()
         self.flights.clear()
         self._landed.clear()
         return await self._owned.park(promises, due_at)
-
-    def _look_again_at(self) -> int | None:
-        """When to enter loose bodies again, although nothing has happened: what was cut off in them may matter.
-
-        Each time after as long as the turn has lasted already, so that a wait of months costs a few entries.
-        """
-        if not self._loose():
-            return None
-        now = self._around.clock.wall_ms()
-        return now + max(LOOK_AGAIN_MS, now - self._around.opened_at)
 
     async def _unwind(self) -> None:
         for flight in self.flights.values():

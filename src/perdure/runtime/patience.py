@@ -1,0 +1,58 @@
+"""How long a turn that only waits stays in memory, and when a parked one is looked at although nothing has happened."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from perdure.clock import Clock
+from perdure.runtime.flights import Flight
+from perdure.runtime.lounge import Lounge
+from perdure.runtime.waits import Waits
+
+QUIET_S = 1.0
+"""How long a body that waits in tasks of its own must have done nothing that we can see before it is parked."""
+
+LOOK_AGAIN_MS = 60_000
+
+
+class Patience:
+    """Judges what is under way in one turn."""
+
+    def __init__(self, waits: Waits, lounge: Lounge, clock: Clock, opened_at: int) -> None:
+        self._waits = waits
+        self._lounge = lounge
+        self._clock = clock
+        self._opened_at = opened_at
+
+    def left_s(self, flights: Collection[Flight], *, hurried: bool) -> float | None:
+        """How much longer to wait in memory; None while something else than waiting is under way."""
+        if not flights or not all(self._is_waiting(flight) for flight in flights):
+            return None
+        quiet = max((QUIET_S - self._waits.quiet_s(flight.id) for flight in self._loose(flights)), default=0.0)
+        return max(0.0, quiet, 0.0 if hurried else self._worth_waiting_s())
+
+    def look_again_at(self, flights: Collection[Flight]) -> int | None:
+        """The moment at which a parked turn must be looked at, whatever happens.
+
+        Loose bodies are entered again even if nothing has happened, since what was cut off in them may matter: each
+        time after as long as the turn has lasted already, so that a wait of months costs a few entries.
+        """
+        moments = [] if self._waits.due_at is None else [self._waits.due_at]
+        if self._loose(flights):
+            now = self._clock.wall_ms()
+            moments.append(now + max(LOOK_AGAIN_MS, now - self._opened_at))
+        return min(moments, default=None)
+
+    def _is_waiting(self, flight: Flight) -> bool:
+        return self._waits.waiting(flight.id) and not (flight.body and flight.body.running)
+
+    def _loose(self, flights: Collection[Flight]) -> list[Flight]:
+        """Bodies that wait in tasks they have made: whatever else such a body does cannot be seen from here."""
+        held_up = self._waits.holds_up
+        return [flight for flight in flights if flight.body and not held_up(flight.id, flight.body.main)]
+
+    def _worth_waiting_s(self) -> float:
+        """Nobody need wait in memory for a moment that is known to be far away."""
+        patience, due_at = self._lounge.patience_s, self._waits.due_at
+        far_away = due_at is not None and due_at - self._clock.wall_ms() > patience * 1000
+        return 0.0 if far_away and not self._waits.promises else patience
