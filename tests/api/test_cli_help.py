@@ -31,6 +31,7 @@ COMMANDS = (
     "sessions watch",
     "version",
     "why",
+    "worker",
 )
 
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from perdure.runtime.runtime import Runtime
     from perdure.runtime.session import Session
     from perdure.store.encoded import Codec
+    from perdure.store.protocol import Store
 
 T = TypeVar("T")
 
@@ -47,6 +48,19 @@ def store_url(db: str) -> str:
     if not path.is_file() or path.stat().st_size == 0:
         raise _absent(path, given_db=bool(db))
     return f"sqlite:///{path}"
+
+
+def url_of(db: str) -> str | None:
+    """The store that `--db` names for a command that may create it; None leaves it to the target."""
+    return (db if "://" in db else f"sqlite:///{db}") if db else None
+
+
+def store_shown(store: Store) -> str | None:
+    """A store as one may print it: its file, or its server and database, never a password. None: it has no address."""
+    path, address = getattr(store, "path", None), getattr(store, "address", None)
+    if path is not None:
+        return f"sqlite:///{path}"
+    return f"postgresql://{address.shown}" if address is not None else None
 
 
 def store_file(url: str) -> Path | None:

@@ -1,4 +1,4 @@
-"""From `module:attr` to agents: what `perdure run` is pointed at."""
+"""From `module:attr` to agents: what `perdure run` and `perdure worker` are pointed at."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import cast
 
 from perdure.cli.exits import debugging
@@ -47,20 +47,20 @@ def _import(name: str) -> ModuleType:
             raise _invalid(
                 f"there is no module {name!r}", f"no {name.replace('.', '/')}.py in {os.getcwd()}", "cd to its folder"
             ) from None
-        raise _broken(name, problem) from problem
+        raise _broken(f"the module {name!r} cannot be imported", problem) from problem
     except Error:
         raise
     except Exception as problem:
-        raise _broken(name, problem) from problem
+        raise _broken(f"the module {name!r} cannot be imported", problem) from problem
 
 
-def _broken(name: str, problem: Exception) -> Error:
+def _broken(what: str, problem: Exception) -> Error:
     if debugging():
         raise problem
     last = traceback.extract_tb(problem.__traceback__)[-1]
     where = f"{os.path.basename(last.filename)}:{last.lineno}"
     return _invalid(
-        f"the module {name!r} cannot be imported",
+        what,
         f"{type(problem).__name__}: {problem} ({where})",
         "PERDURE_DEBUG=1 shows the traceback",
     )
@@ -83,10 +83,22 @@ def runtime_for(target: str, *, store: str | None, model: str | None, worker: bo
         Error: `target_invalid`; `model_unknown`.
     """
     found = load(target)
+    if isinstance(found, FunctionType):
+        found = _made(found, target)
     if isinstance(found, Runtime):
         return _adapted(found, store=store, model=model, worker=worker)
     agents = _agents(found, target)
     return Runtime(store, agents=_on_model(agents, model), worker=worker)
+
+
+def _made(make: FunctionType, target: str) -> object:
+    """What a factory makes."""
+    try:
+        return make()
+    except Error:
+        raise
+    except Exception as problem:
+        raise _broken(f"{target} raised", problem) from problem
 
 
 def _adapted(runtime: Runtime, *, store: str | None, model: str | None, worker: bool) -> Runtime:

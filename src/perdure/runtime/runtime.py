@@ -213,6 +213,11 @@ class Runtime:
             self._state = "draining"
             await self.worker.drain(timeout_s, retiring=retiring)
 
+    @property
+    def ready(self) -> bool:
+        """Whether this runtime takes work: it is open, not draining, and the lease of its worker has not lapsed."""
+        return self._state == "open" and self.worker is not None and self.store.lease_live(self.worker_id)
+
     def check_usable(self) -> None:
         """Refuse a runtime that is closed, not yet open, or inherited through a fork.
 

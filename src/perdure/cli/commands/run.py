@@ -43,8 +43,8 @@ def run(  # noqa: PLR0913 - a command's options are its parameters
 ) -> None:
     """Say something to an agent and stream its answer.
 
-    TARGET is a Runtime, an Agent or a list of agents. The turn is durable: Ctrl-C only detaches, and whatever is
-    unfinished goes on with the next worker.
+    TARGET is a Runtime, an Agent, a list of agents or a function that makes one. The turn is durable: Ctrl-C only
+    detaches, and whatever is unfinished goes on with the next worker.
     """
     from perdure.cli.places import run as run_async
 
@@ -52,19 +52,16 @@ def run(  # noqa: PLR0913 - a command's options are its parameters
     raise Exit(run_async(lambda: _run(order)))
 
 
-def _url(db: str) -> str | None:
-    return (db if "://" in db else f"sqlite:///{db}") if db else None
-
-
 async def _run(order: _Order) -> int:
     import logging
 
     from perdure.cli.exits import debugging
+    from perdure.cli.places import url_of
     from perdure.cli.targets import runtime_for
 
     if not debugging():  # what the runtime logs is for operators; a user gets the result
         logging.getLogger("perdure").addHandler(logging.NullHandler())
-    runtime = runtime_for(order.target, store=_url(order.db), model=order.model, worker=not order.detach)
+    runtime = runtime_for(order.target, store=url_of(order.db), model=order.model, worker=not order.detach)
     async with runtime as rt:
         session = await _session(rt, order)
         sent = await session.send(order.text)

@@ -1,0 +1,244 @@
+"""`perdure worker` as an operator runs it: processes of their own, signals, and other processes that send."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from perdure import Runtime
+from tests.e2e.command import COMMAND, environment, perdure
+
+APP = """
+import asyncio, os
+from pathlib import Path
+from perdure import Agent, Runtime, Tuning, tool
+
+LEDGER = Path("ledger")
+
+def write(line):
+    with LEDGER.open("a") as ledger:
+        ledger.write(line + "\\n")
+
+@tool(effect="once")
+async def charge_card(amount_cents: int, description: str) -> str:
+    "Charge."
+    write(f"begin {description} {os.getpid()}")
+    await asyncio.sleep(float(os.environ.get("CHARGE_S", "0.1")))
+    write(f"end {description} {os.getpid()}")
+    return "charged"
+
+travel = Agent("travel", model="sim:travel", tools=[charge_card])
+none = Runtime("sqlite:///s.db")
+memory = Runtime("memory://", agents=[travel])
+
+def app():
+    return Runtime("sqlite:///s.db", agents=[travel], worker=False, tuning=Tuning(lease_s=2))
+
+def broken():
+    raise LookupError("no such secret")
+"""
+
+
+class Worker:
+    """One `perdure worker` that is running."""
+
+    def __init__(self, folder: Path, *args: str, charge_s: float = 0.1) -> None:
+        self.process = subprocess.Popen(
+            [*COMMAND, "worker", *args, "--json"],
+            cwd=folder,
+            env=environment({"CHARGE_S": str(charge_s)}),
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self.started = self._line()
+
+    def _line(self) -> dict[str, object]:
+        assert self.process.stdout is not None
+        return cast("dict[str, object]", json.loads(self.process.stdout.readline()))
+
+    def signal(self, number: signal.Signals) -> None:
+        self.process.send_signal(number)
+
+    def end(self) -> tuple[int, dict[str, object]]:
+        """Its exit code and its last line, which must be the only one after the first."""
+        assert self.process.stdout is not None
+        last = self._line()
+        assert self.process.stdout.read() == ""
+        return self.process.wait(30), last
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "fleet.py").write_text(APP)
+    return tmp_path
+
+
+@pytest.fixture
+def start(folder: Path) -> Iterator[Callable[..., Worker]]:
+    workers: list[Worker] = []
+
+    def begin(*args: str, charge_s: float = 0.1) -> Worker:
+        workers.append(Worker(folder, *args, charge_s=charge_s))
+        return workers[-1]
+
+    yield begin
+    for worker in workers:
+        if worker.process.poll() is None:
+            worker.process.kill()
+        worker.process.communicate()
+
+
+def ledger(folder: Path, what: str) -> list[str]:
+    file = folder / "ledger"
+    return [line for line in file.read_text().splitlines() if line.startswith(what)] if file.is_file() else []
+
+
+async def until(look: Callable[[], bool]) -> None:
+    async with asyncio.timeout(30):
+        while not look():  # noqa: ASYNC110 - it happens in another process
+            await asyncio.sleep(0.01)
+
+
+CITIES = tuple(f"City{letter}" for letter in "ABCDEFGH")
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def url(request: pytest.FixtureRequest, folder: Path) -> str:
+    return f"sqlite:///{folder}/s.db" if request.param == "sqlite" else request.getfixturevalue("postgres_url")
+
+
+async def test_a_worker_that_is_stopped_in_a_slow_tool_finishes_it_and_another_does_the_rest(
+    url: str, folder: Path, start: Callable[..., Worker]
+) -> None:
+    leaving = start("fleet:app", "--db", url, "--drain", "20", charge_s=1.0)
+    async with Runtime(url, worker=False) as rt:
+        sent = [await (await rt.session(city, agent="travel")).send(f"fly to {city}") for city in CITIES[:4]]
+        await until(lambda: len(ledger(folder, "begin")) == 4)
+        staying = start("fleet:app", "--db", url)
+        leaving.signal(signal.SIGTERM)
+        sent += [await (await rt.session(city, agent="travel")).send(f"fly to {city}") for city in CITIES[4:]]
+        results = [await each.result(timeout=30) for each in sent]
+    assert all("charged once" in result.text for result in results)
+    code, last = leaving.end()
+    assert (code, last["type"], last["drained"]) == (0, "worker_stopped", True)
+    begun = Counter(line.split()[1:-1][-1] for line in ledger(folder, "begin"))
+    assert begun == dict.fromkeys(CITIES, 1)
+    assert {line.split()[-1] for line in ledger(folder, "end")} == {
+        str(leaving.process.pid),
+        str(staying.process.pid),
+    }
+    staying.signal(signal.SIGINT)
+    assert staying.end()[0] == 0
+
+
+async def test_what_does_not_finish_in_time_is_handed_over_and_not_charged_again(
+    url: str, folder: Path, start: Callable[..., Worker]
+) -> None:
+    leaving = start("fleet:app", "--db", url, "--drain", "0.1", charge_s=60)
+    async with Runtime(url, worker=False) as rt:
+        sent = await (await rt.session("s", agent="travel")).send("fly to Porto")
+        await until(lambda: len(ledger(folder, "begin")) == 1)
+        start("fleet:app", "--db", url)
+        leaving.signal(signal.SIGTERM)
+        code, last = leaving.end()
+        assert (code, last["worker"], last["drained"]) == (0, leaving.started["worker"], True)
+        assert "outcome of the charge is unknown" in (await sent.result(timeout=30)).text
+    assert len(ledger(folder, "begin")) == 1
+
+
+async def test_a_second_signal_stops_at_once(folder: Path, start: Callable[..., Worker]) -> None:
+    worker = start("fleet:app", "--drain", "600", charge_s=600)
+    async with Runtime(f"sqlite:///{folder}/s.db", worker=False) as rt:
+        sent = await (await rt.session("s", agent="travel")).send("fly to Porto")
+        await until(lambda: len(ledger(folder, "begin")) == 1)
+        worker.signal(signal.SIGTERM)
+        await asyncio.sleep(0.3)
+        assert worker.process.poll() is None, "it drains"
+        begun = time.monotonic()
+        worker.signal(signal.SIGTERM)
+        code, last = worker.end()
+        assert (code, last["drained"]) == (130, False)
+        assert time.monotonic() - begun < 5
+        start("fleet:app")
+        assert "outcome of the charge is unknown" in (await sent.result(timeout=30)).text
+    assert len(ledger(folder, "begin")) == 1
+
+
+def ask(port: object, path: str) -> tuple[int, str]:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=10) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as refused:
+        return refused.code, refused.read().decode()
+
+
+async def test_a_worker_tells_whether_it_lives_and_whether_it_takes_work(
+    folder: Path, start: Callable[..., Worker]
+) -> None:
+    worker = start("fleet:app", "--health-port", "0", charge_s=1.5)
+    port = worker.started["health_port"]
+    assert ask(port, "/live") == (200, "live\n")
+    assert ask(port, "/ready?now") == (200, "ready\n")
+    assert ask(port, "/")[0] == 404
+    async with Runtime(f"sqlite:///{folder}/s.db", worker=False) as rt:
+        await (await rt.session("s", agent="travel")).send("fly to Porto")
+        await until(lambda: len(ledger(folder, "begin")) == 1)
+    worker.signal(signal.SIGTERM)
+    await until(lambda: ask(port, "/ready")[0] == 503)
+    assert ask(port, "/live")[0] == 200, "draining is not dying"
+    assert worker.end()[0] == 0
+    taken = start("fleet:app", "--health-port", "0").started["health_port"]
+    ran = perdure("worker", "fleet:app", "--health-port", str(taken), cwd=folder)
+    assert (ran.code, ran.err.splitlines()[0]) == (2, f"error: the health port {taken} cannot be opened")
+
+
+def test_what_a_worker_says_to_people(folder: Path) -> None:
+    process = subprocess.Popen(
+        [*COMMAND, "worker", "fleet:travel", "--db", "x.db"],
+        cwd=folder,
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stderr is not None
+    first = process.stderr.readline()
+    os.kill(process.pid, signal.SIGINT)
+    out, rest = process.communicate(timeout=30)
+    name = first.split()[1]
+    assert first == f"worker {name} is ready: travel on sqlite:///x.db\n"
+    assert rest == f"worker {name} has drained and stopped\n"
+    assert (out, process.returncode) == ("", 0)
+
+
+@pytest.mark.parametrize(
+    ("target", "what"),
+    [
+        ("fleet:none", "error: fleet:none has no agents"),
+        ("fleet:memory", "error: the store of fleet:memory is in memory"),
+        ("fleet:broken", "error: fleet:broken raised"),
+        ("fleet:APP", "error: 'fleet' has no 'APP'"),
+    ],
+)
+def test_a_worker_with_nothing_to_do_is_refused(target: str, what: str, folder: Path) -> None:
+    ran = perdure("worker", target, cwd=folder)
+    assert (ran.code, ran.out) == (2, "")
+    assert ran.err.splitlines()[0] == what
+
+
+def test_a_worker_whose_store_is_away_says_so(folder: Path) -> None:
+    ran = perdure("worker", "fleet:app", "--db", "postgresql://nobody:secret@127.0.0.1:1/none", cwd=folder)
+    assert ran.code == 7
+    assert "secret" not in ran.err
