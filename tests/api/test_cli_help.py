@@ -32,6 +32,8 @@ COMMANDS = (
     "version",
     "why",
     "worker",
+    "workers",
+    "workers list",
 )
 
 

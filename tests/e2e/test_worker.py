@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import platform
 import signal
 import subprocess
 import time
@@ -242,3 +243,45 @@ def test_a_worker_whose_store_is_away_says_so(folder: Path) -> None:
     ran = perdure("worker", "fleet:app", "--db", "postgresql://nobody:secret@127.0.0.1:1/none", cwd=folder)
     assert ran.code == 7
     assert "secret" not in ran.err
+
+
+# --- workers list
+
+
+async def test_workers_are_listed_with_where_they_run_and_what_they_hold(
+    url: str, folder: Path, start: Callable[..., Worker]
+) -> None:
+    busy = start("fleet:app", "--db", url, charge_s=60)
+    async with Runtime(url, worker=False) as rt:
+        await (await rt.session("s", agent="travel")).send("fly to Porto")
+        await until(lambda: len(ledger(folder, "begin")) == 1)
+    idle = start("fleet:app", "--db", url)
+    first, second = perdure("workers", "list", "--json", "--db", url, cwd=folder).objects
+    assert (first["id"], first["pid"], first["alive"]) == (busy.started["worker"], busy.process.pid, True)
+    assert (first["host"], first["version"]) == (platform.node(), busy.started["version"])
+    assert (first["sessions"], first["unfinished"]) == (1, 1)
+    assert (second["id"], second["sessions"], second["unfinished"]) == (idle.started["worker"], 0, 0)
+    assert 0 < cast("int", first["lease_left_ms"]) <= 2000
+    ran = perdure("workers", "list", "--db", url, cwd=folder)
+    assert (ran.code, ran.err) == (0, "2 workers alive, 0 gone.\n")
+    assert [line.split()[0] for line in ran.out.splitlines()] == ["ID", first["id"], second["id"]]
+    quiet = perdure("workers", "list", "-q", "--db", url, cwd=folder)
+    assert quiet.out.split() == [first["id"], second["id"]]
+    idle.signal(signal.SIGTERM)
+    idle.end()
+    busy.process.kill()
+    busy.process.wait()
+    (left,) = perdure("workers", "list", "--json", "--db", url, cwd=folder).objects
+    assert (left["id"], left["alive"], left["sessions"]) == (first["id"], False, 1)
+
+
+def test_a_store_without_workers_says_so(folder: Path) -> None:
+    asyncio.run(_open(folder))
+    ran = perdure("workers", "list", "--db", "s.db", cwd=folder)
+    assert (ran.code, ran.out, ran.err) == (0, "", "No workers.\n")
+    assert perdure("workers", "list", "--db", "none.db", cwd=folder).code == 7
+
+
+async def _open(folder: Path) -> None:
+    async with Runtime(f"sqlite:///{folder}/s.db", worker=False):
+        pass

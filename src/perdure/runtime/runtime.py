@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import platform
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
@@ -144,7 +145,7 @@ class Runtime:
 
     async def _start_worker(self) -> None:
         now = self.clock.wall_ms()
-        await self.store.register(self.worker_id, pid=self._pid, version=VERSION, now=now)
+        await self.store.register(self.worker_id, pid=self._pid, version=VERSION, now=now, host=platform.node())
         shared = Shared(
             host=self,
             store=self.store,

@@ -19,7 +19,9 @@ START = Seq(0)
 
 @dataclass(frozen=True, slots=True)
 class WorkerInfo:
-    """A worker as others see it. `lease_until` is on the store's own lease clock."""
+    """A worker as others see it. `lease_until` is on the store's own lease clock, which has `lease_left_ms` to go (less
+    than nothing: so long ago has it lapsed). It holds `held` streams, of which `active` have an unfinished turn.
+    """
 
     id: WorkerId
     pid: int
@@ -27,6 +29,10 @@ class WorkerInfo:
     started_at: int
     lease_until: int = 0
     alive: bool = True
+    host: str = ""
+    lease_left_ms: int = 0
+    held: int = 0
+    active: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,8 +165,8 @@ class Store(Protocol):
 
     # --- workers and leases
 
-    async def register(self, worker: WorkerId, *, pid: int, version: str, now: int) -> None:
-        """Make a worker known and alive."""
+    async def register(self, worker: WorkerId, *, pid: int, version: str, now: int, host: str = "") -> None:
+        """Make a worker known and alive; `host` is the machine it says it is on."""
         ...
 
     async def renew(self, worker: WorkerId) -> None:

@@ -108,6 +108,7 @@ class Worker:
     version: str
     started_at: int
     lease_until: int
+    host: str = ""
     dead: bool = False
 
 

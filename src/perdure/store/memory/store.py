@@ -96,9 +96,9 @@ class MemoryStore:
 
     # --- workers and leases
 
-    async def register(self, worker: WorkerId, *, pid: int, version: str, now: int) -> None:
+    async def register(self, worker: WorkerId, *, pid: int, version: str, now: int, host: str = "") -> None:
         """Make a worker known and alive."""
-        self._workers[worker] = Worker(worker, pid, version, now, self._lease_end())
+        self._workers[worker] = Worker(worker, pid, version, now, self._lease_end(), host)
         self._committed()
 
     async def renew(self, worker: WorkerId) -> None:
@@ -123,9 +123,21 @@ class MemoryStore:
 
     async def workers(self) -> tuple[WorkerInfo, ...]:
         """All workers that are known."""
-        return tuple(
-            WorkerInfo(w.id, w.pid, w.version, w.started_at, w.lease_until, not self._gone(w.id))
-            for w in self._workers.values()
+        return tuple(self._seen(worker) for worker in self._workers.values())
+
+    def _seen(self, worker: Worker) -> WorkerInfo:
+        held = [stream for stream in self._streams.values() if stream.owner == worker.id]
+        return WorkerInfo(
+            worker.id,
+            worker.pid,
+            worker.version,
+            worker.started_at,
+            worker.lease_until,
+            not self._gone(worker.id),
+            worker.host,
+            worker.lease_until - self._clock.monotonic_ms(),
+            len(held),
+            sum(stream.active for stream in held),
         )
 
     async def is_dead(self, worker: WorkerId) -> bool:

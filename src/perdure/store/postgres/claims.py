@@ -21,10 +21,15 @@ async def list_workers(on: Session) -> list[WorkerRow]:
     return [WorkerRow(*found) for found in await on.all("worker_list")]
 
 
+async def loads(on: Session) -> dict[WorkerId, tuple[int, int]]:
+    """How many streams each worker holds, and how many of them have a turn open."""
+    return {WorkerId(owner): (held, active) for owner, held, active in await on.all("worker_loads")}
+
+
 async def register(on: Session, leases: Leases, row: WorkerRow) -> None:
     """Make a worker known, and forget the dead that left nothing behind."""
     until = leases.end()
-    values = (row.id, row.pid, row.version, row.started_at, leases.lease_ms, row.boot, row.lock)
+    values = (row.id, row.pid, row.version, row.started_at, leases.lease_ms, row.boot, row.lock, row.host)
     async with on.transaction():
         await on.all("worker_put", *values)
         dead = [other.id for other in await list_workers(on) if other.id != row.id and leases.is_dead(other)]

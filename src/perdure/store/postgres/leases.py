@@ -19,7 +19,7 @@ RENEWAL_PAUSE_MS = 1_000
 
 @dataclass(frozen=True, slots=True)
 class WorkerRow:
-    """A row of `workers`, and whether the server's clock had passed its lease."""
+    """A row of `workers`, and how much of its lease the server's clock had left."""
 
     id: WorkerId
     pid: int
@@ -28,7 +28,13 @@ class WorkerRow:
     lease_until: int
     boot: str
     lock: str
-    lapsed: bool
+    host: str
+    lease_left: int
+
+    @property
+    def lapsed(self) -> bool:
+        """Whether the server's clock had passed its lease."""
+        return self.lease_left <= 0
 
 
 class Leases:
@@ -106,6 +112,9 @@ class Leases:
         """Whether its streams may be taken: its lease lapsed, or it is dead."""
         return row is None or row.lapsed or self.is_dead(row)
 
-    def info(self, row: WorkerRow) -> WorkerInfo:
-        """A worker as others see it."""
-        return WorkerInfo(row.id, row.pid, row.version, row.started_at, row.lease_until, not self.is_gone(row))
+    def info(self, row: WorkerRow, load: tuple[int, int]) -> WorkerInfo:
+        """A worker as others see it; `load` is how many streams it holds, and how many of them have a turn open."""
+        alive = not self.is_gone(row)
+        return WorkerInfo(
+            row.id, row.pid, row.version, row.started_at, row.lease_until, alive, row.host, row.lease_left, *load
+        )  # fmt: skip

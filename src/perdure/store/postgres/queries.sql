@@ -300,7 +300,7 @@ RETURNING s.fence, s.last_seq, o.previous, s.parked
 
 -- name: stream_holder
 SELECT w.id, w.pid, w.version, w.started_at, w.lease_until, w.boot, w.lock,
-    w.lease_until <= (extract(epoch FROM clock_timestamp()) * 1000)::bigint AS lapsed
+    w.host, w.lease_until - (extract(epoch FROM clock_timestamp()) * 1000)::bigint AS lease_left
 FROM perdure.streams AS s JOIN perdure.workers AS w ON w.id = s.owner WHERE s.stream = $1
 
 -- name: stream_ownership
@@ -356,10 +356,10 @@ INSERT INTO perdure.inbox (stream, source_key, at, news, data) SELECT stream, $2
 INSERT INTO perdure.waits (promise, stream) SELECT p, $1 FROM unnest($2::text[]) AS p ON CONFLICT DO NOTHING
 
 -- name: worker_put
-INSERT INTO perdure.workers AS w (id, pid, version, started_at, lease_until, boot, lock)
-VALUES ($1, $2, $3, $4, (extract(epoch FROM clock_timestamp()) * 1000)::bigint + $5, $6, $7)
+INSERT INTO perdure.workers AS w (id, pid, version, started_at, lease_until, boot, lock, host)
+VALUES ($1, $2, $3, $4, (extract(epoch FROM clock_timestamp()) * 1000)::bigint + $5, $6, $7, $8)
 ON CONFLICT (id) DO UPDATE SET pid = excluded.pid, version = excluded.version, started_at = excluded.started_at,
-    lease_until = excluded.lease_until, boot = excluded.boot, lock = excluded.lock
+    lease_until = excluded.lease_until, boot = excluded.boot, lock = excluded.lock, host = excluded.host
 
 -- name: worker_renew
 UPDATE perdure.workers SET lease_until = (extract(epoch FROM clock_timestamp()) * 1000)::bigint + $2 WHERE id = $1
@@ -367,13 +367,16 @@ RETURNING id
 
 -- name: worker_read
 SELECT id, pid, version, started_at, lease_until, boot, lock,
-    lease_until <= (extract(epoch FROM clock_timestamp()) * 1000)::bigint AS lapsed
+    host, lease_until - (extract(epoch FROM clock_timestamp()) * 1000)::bigint AS lease_left
 FROM perdure.workers WHERE id = $1
 
 -- name: worker_list
 SELECT id, pid, version, started_at, lease_until, boot, lock,
-    lease_until <= (extract(epoch FROM clock_timestamp()) * 1000)::bigint AS lapsed
+    host, lease_until - (extract(epoch FROM clock_timestamp()) * 1000)::bigint AS lease_left
 FROM perdure.workers ORDER BY started_at, id
+
+-- name: worker_loads
+SELECT owner, count(*), count(*) FILTER (WHERE active) FROM perdure.streams WHERE owner IS NOT NULL GROUP BY owner
 
 -- name: worker_free
 UPDATE perdure.streams SET owner = NULL WHERE owner = $1
@@ -407,7 +410,7 @@ SELECT s.stream, s.tenant, s.kind, s.name, s.agent, s.last_seq, s.fence, s.owner
     (SELECT t.title FROM perdure.titles AS t WHERE t.stream = s.id) AS title,
     ARRAY(SELECT g.tag FROM perdure.tags AS g WHERE g.stream = s.id ORDER BY g.tag) AS tags,
     w.id, w.pid, w.version, w.started_at, w.lease_until, w.boot, w.lock,
-    w.lease_until <= (extract(epoch FROM clock_timestamp()) * 1000)::bigint AS lapsed
+    w.host, w.lease_until - (extract(epoch FROM clock_timestamp()) * 1000)::bigint AS lease_left
 FROM perdure.streams AS s LEFT JOIN perdure.workers AS w ON w.id = s.owner WHERE s.stream = $1
 
 -- name: stream_list

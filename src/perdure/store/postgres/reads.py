@@ -20,7 +20,7 @@ from perdure.store.protocol import Diagnosis, InboxRow, Loaded, StreamInfo
 from perdure.vocab.records import FORMAT, Row
 
 _MAX = sys.maxsize
-_WORKER_CELLS = 8
+_WORKER_CELLS = 9
 
 
 @dataclass(frozen=True, slots=True)

@@ -118,7 +118,8 @@ CREATE TABLE perdure.workers (
     started_at bigint NOT NULL,
     lease_until bigint NOT NULL,
     boot text NOT NULL,
-    lock text NOT NULL
+    lock text NOT NULL,
+    host text NOT NULL DEFAULT ''
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.02);
 
 -- The fence a deleted stream had: one that takes its name starts above it.

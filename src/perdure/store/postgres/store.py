@@ -178,7 +178,7 @@ class PostgresStore:
 
     # --- workers and leases
 
-    async def register(self, worker: WorkerId, *, pid: int, version: str, now: int) -> None:
+    async def register(self, worker: WorkerId, *, pid: int, version: str, now: int, host: str = "") -> None:
         """Make a worker known and alive, and take its lock if this machine has one to take."""
         self._open()
         locks = self._leases.locks
@@ -186,7 +186,7 @@ class PostgresStore:
         locked = await asyncio.to_thread(_hold, locks, worker)
         self._leases.adopt(worker)
         lock = locks.identity(worker) if locked else ""
-        row = WorkerRow(worker, pid, version, now, 0, self._leases.boot, lock, lapsed=False)
+        row = WorkerRow(worker, pid, version, now, 0, self._leases.boot, lock, host, self._leases.lease_ms)
         await self._write(lambda on: claims.register(on, self._leases, row))
 
     async def renew(self, worker: WorkerId) -> None:
@@ -211,7 +211,8 @@ class PostgresStore:
 
     async def workers(self) -> tuple[WorkerInfo, ...]:
         """All workers that are known."""
-        return tuple(self._leases.info(row) for row in await self._read(claims.list_workers))
+        loads = await self._read(claims.loads)
+        return tuple(self._leases.info(row, loads.get(row.id, (0, 0))) for row in await self._read(claims.list_workers))
 
     async def is_dead(self, worker: WorkerId) -> bool:
         """Whether its row is gone, or its lock on this machine is free. Nothing else is certainty."""

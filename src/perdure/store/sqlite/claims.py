@@ -21,10 +21,15 @@ def list_workers(tx: Statements) -> list[WorkerRow]:
     return [WorkerRow(*found) for found in tx.all("worker_list")]
 
 
+def loads(tx: Statements) -> dict[WorkerId, tuple[int, int]]:
+    """How many streams each worker holds, and how many of them have a turn open."""
+    return {WorkerId(owner): (held, active) for owner, held, active in tx.all("worker_loads")}
+
+
 def register(tx: Tx, row: WorkerRow) -> None:
     """Make a worker known, and forget the dead that left nothing behind."""
     tx.run(
-        "worker_put", (row.id, row.pid, row.version, row.started_at, row.lease_until, row.boot, row.locked)
+        "worker_put", (row.id, row.pid, row.version, row.started_at, row.lease_until, row.boot, row.locked, row.host)
     )  # fmt: skip
     for other in list_workers(tx):
         if other.id != row.id and tx.leases.is_dead(other) and tx.one("worker_owns", (other.id,)) is None:

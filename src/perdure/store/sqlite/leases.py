@@ -23,6 +23,7 @@ class WorkerRow:
     lease_until: int
     boot: str
     locked: int
+    host: str
 
 
 class Leases:
@@ -89,6 +90,8 @@ class Leases:
         """Whether its streams may be taken: dead, or its lease lapsed."""
         return row is None or row.lease_until <= self._clock.monotonic_ms() or self.is_dead(row)
 
-    def info(self, row: WorkerRow) -> WorkerInfo:
-        """A worker as others see it."""
-        return WorkerInfo(row.id, row.pid, row.version, row.started_at, row.lease_until, not self.is_gone(row))
+    def info(self, row: WorkerRow, load: tuple[int, int]) -> WorkerInfo:
+        """A worker as others see it; `load` is how many streams it holds, and how many of them have a turn open."""
+        alive = not self.is_gone(row)
+        left = row.lease_until - self._clock.monotonic_ms() if row.boot == self.boot else 0
+        return WorkerInfo(row.id, row.pid, row.version, row.started_at, row.lease_until, alive, row.host, left, *load)

@@ -146,18 +146,21 @@ SELECT s.id, s.stream FROM waits AS w JOIN streams AS s ON s.id = w.stream WHERE
 DELETE FROM waits WHERE promise = ?
 
 -- name: worker_put
-INSERT INTO workers (id, pid, version, started_at, lease_until, boot, locked) VALUES (?, ?, ?, ?, ?, ?, ?)
+INSERT INTO workers (id, pid, version, started_at, lease_until, boot, locked, host) VALUES (?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT DO UPDATE SET pid = excluded.pid, version = excluded.version, started_at = excluded.started_at,
-    lease_until = excluded.lease_until, boot = excluded.boot, locked = excluded.locked
+    lease_until = excluded.lease_until, boot = excluded.boot, locked = excluded.locked, host = excluded.host
 
 -- name: worker_renew
 UPDATE workers SET lease_until = ?, boot = ? WHERE id = ?
 
 -- name: worker_read
-SELECT id, pid, version, started_at, lease_until, boot, locked FROM workers WHERE id = ?
+SELECT id, pid, version, started_at, lease_until, boot, locked, host FROM workers WHERE id = ?
 
 -- name: worker_list
-SELECT id, pid, version, started_at, lease_until, boot, locked FROM workers ORDER BY started_at, id
+SELECT id, pid, version, started_at, lease_until, boot, locked, host FROM workers ORDER BY started_at, id
+
+-- name: worker_loads
+SELECT owner, count(*), sum(active) FROM streams WHERE owner IS NOT NULL GROUP BY owner
 
 -- name: worker_free
 UPDATE streams SET owner = NULL WHERE owner = ?

@@ -144,11 +144,11 @@ class SqliteStore:
 
     # --- workers and leases
 
-    async def register(self, worker: WorkerId, *, pid: int, version: str, now: int) -> None:
+    async def register(self, worker: WorkerId, *, pid: int, version: str, now: int, host: str = "") -> None:
         """Make a worker known and alive, and take its lock."""
         locked = await self._reading().blocking(lambda: self._locks.hold(worker))
         self._leases.adopt(worker)
-        row = WorkerRow(worker, pid, version, now, self._leases.end(), self._leases.boot, int(locked))
+        row = WorkerRow(worker, pid, version, now, self._leases.end(), self._leases.boot, int(locked), host)
         await self._write(lambda tx: claims.register(tx, row))
 
     async def renew(self, worker: WorkerId) -> None:
@@ -174,7 +174,9 @@ class SqliteStore:
 
     async def workers(self) -> tuple[WorkerInfo, ...]:
         """All workers that are known."""
-        return tuple(self._leases.info(row) for row in self._reading().point(claims.list_workers))
+        loads = self._reading().point(claims.loads)
+        found = self._reading().point(claims.list_workers)
+        return tuple(self._leases.info(row, loads.get(row.id, (0, 0))) for row in found)
 
     async def is_dead(self, worker: WorkerId) -> bool:
         """Whether its lock is free, its boot over, or its row gone. A lapsed lease alone is not certainty."""

@@ -19,6 +19,21 @@ class LeaseLaws:
         assert bench.store.lease_live(ANN)
         assert not await bench.store.is_dead(ANN)
 
+    async def test_a_worker_is_listed_with_its_machine_its_lease_and_what_it_holds(self, bench: Bench) -> None:
+        await bench.store.register(BOB, pid=1, version="1", now=0, host="far.example")
+        one, two = await held(bench, "one"), await held(bench, "two")
+        await bench.store.append(one.plan(note("working"), active=True))
+        await bench.store.append(two.plan(note("resting"), active=False))
+        by_id = {worker.id: worker for worker in await (await bench.reopen()).workers()}
+        assert (by_id[BOB].host, by_id[BOB].held, by_id[BOB].active) == ("far.example", 0, 0)
+        assert (by_id[ANN].host, by_id[ANN].held, by_id[ANN].active) == ("", 2, 1)
+        assert 0 < by_id[BOB].lease_left_ms <= LEASE_MS
+        bench.clock.advance(LEASE_MS + 500)
+        await bench.store.renew(ANN)
+        by_id = {worker.id: worker for worker in await bench.store.workers()}
+        assert -1000 < by_id[BOB].lease_left_ms <= -500
+        assert 0 < by_id[ANN].lease_left_ms <= LEASE_MS
+
     async def test_other_handles_see_a_live_worker_as_alive(self, bench: Bench) -> None:
         await enlist(bench, ANN)
         other = await bench.reopen()

@@ -109,7 +109,8 @@ CREATE TABLE workers (
     started_at INTEGER NOT NULL,
     lease_until INTEGER NOT NULL,
     boot TEXT NOT NULL,
-    locked INTEGER NOT NULL
+    locked INTEGER NOT NULL,
+    host TEXT NOT NULL DEFAULT ''
 ) WITHOUT ROWID;
 
 -- The fence a deleted stream had: one that takes its name starts above it.

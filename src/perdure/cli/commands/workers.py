@@ -1,0 +1,98 @@
+"""`perdure workers list`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from typer import Typer
+
+from perdure.cli.options import Db, Json, Quiet
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from perdure.store.protocol import WorkerInfo
+
+app = Typer(help="Look at workers.", no_args_is_help=True, rich_markup_mode=None)
+
+
+@app.command("list")
+def list_workers(db: Db = "", json: Json = False, quiet: Quiet = False) -> None:
+    """List the workers of a store, the oldest first, with what they hold.
+
+    A worker that ends in order disappears. One that was killed stays until its sessions are taken over and another
+    worker starts.
+    """
+    from perdure.cli.places import run
+
+    run(lambda: _list(db, json=json, quiet=quiet))
+
+
+async def _list(db: str, *, json: bool, quiet: bool) -> None:
+    from perdure.cli.places import opened
+    from perdure.cli.screen import count, note, say
+
+    async with opened(db) as rt:
+        found = await rt.store.workers()
+        now = rt.clock.wall_ms()
+    if json:
+        _emit(found)
+        return
+    if quiet:
+        for worker in found:
+            say(worker.id)
+        return
+    if found:
+        _print(found, now)
+    alive = sum(worker.alive for worker in found)
+    note(f"{count(alive, 'worker')} alive, {len(found) - alive} gone." if found else "No workers.")
+
+
+def _emit(found: Sequence[WorkerInfo]) -> None:
+    from perdure.cli.screen import emit, utc
+
+    for worker in found:
+        emit(
+            type="worker",
+            v=1,
+            id=worker.id,
+            alive=worker.alive,
+            pid=worker.pid,
+            host=worker.host,
+            version=worker.version,
+            started_at=utc(worker.started_at),
+            lease_left_ms=worker.lease_left_ms,
+            sessions=worker.held,
+            unfinished=worker.active,
+        )
+
+
+def _print(found: Sequence[WorkerInfo], now: int) -> None:
+    from perdure.cli.screen import Cell, Column, ago, table
+
+    titles = ("ID", "STATUS", "PID", "HOST", "VERSION", "STARTED", "LEASE", "SESSIONS", "UNFINISHED")
+    right, short = {"PID", "SESSIONS", "UNFINISHED"}, {"SESSIONS": "HELD", "UNFINISHED": "OPEN", "VERSION": "VER"}
+    rows = [
+        (
+            worker.id,
+            Cell("● alive", "ok") if worker.alive else Cell("‖ gone", "warn"),
+            str(worker.pid),
+            worker.host or "-",
+            worker.version,
+            ago(worker.started_at, now),
+            _lease(worker),
+            str(worker.held),
+            str(worker.active),
+        )
+        for worker in found
+    ]
+    table([Column(title, short.get(title, ""), title in right, title == "HOST") for title in titles], rows)
+
+
+def _lease(worker: WorkerInfo) -> str:
+    from perdure.cli.screen import took
+
+    if worker.lease_until == 0:
+        return "given up"
+    left = worker.lease_left_ms
+    return f"{took(left)} left" if left > 0 else "lapsed" if left == 0 else f"lapsed {took(-left)} ago"
