@@ -53,6 +53,8 @@ def decode(data: bytes | str, type: type[T] | Any = Any) -> T | Any:
     """
     try:
         return msgspec.json.decode(data, type=type)
+    except RecursionError:
+        raise Error(Code.INVALID_JSON, "the JSON text cannot be read", because="it is nested too deeply") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as problem:
         if isinstance(data, bytes) and data.startswith(SEALED):
             raise sealed("payload") from None

@@ -266,3 +266,10 @@ def test_a_value_of_more_than_2048_bytes_is_elided_whole() -> None:
     fits, too_large = "x" * 2046, "x" * 2047
     assert differences(fits, None)[0] == [f'$: "{fits}" -> null']
     assert differences(too_large, None)[0] == ["$: <2049 bytes> -> null"]
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, '{"a":' * 100_000])
+def test_text_nested_too_deeply_is_refused_like_any_other_that_is_no_json(text: str) -> None:
+    with pytest.raises(Error) as caught:
+        decode(text)
+    assert (caught.value.code, caught.value.because) == (Code.INVALID_JSON, "it is nested too deeply")

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
-from perdure.codec import Json, encode, to_json
+from perdure.codec import Json, check_text, encode, to_json
 from perdure.commit.plan import Blob, blob_of
 from perdure.errors import Code, Error
 from perdure.models.protocol import Model, ModelError, ModelEvent, ModelRequest
@@ -38,7 +38,7 @@ class Agent:
     `locale` is the language tools should answer in, as a BCP 47 tag such as `uk-UA`.
 
     Raises:
-        Error: `agent_invalid`, `model_unknown` or `tool_invalid` for a configuration that cannot work.
+        Error: `agent_invalid`, `model_unknown`, `tool_invalid` or `invalid_text` for a configuration that cannot work.
     """
 
     name: str
@@ -69,6 +69,8 @@ class Agent:
                 Code.AGENT_INVALID,
                 f"instructions must be text or a function, not {type(self.instructions).__name__}",
             )
+        if isinstance(self.instructions, str):
+            check_text(self.instructions, where="instructions")
         if self.tool_timeout is not None and to_ms(self.tool_timeout) is None:
             raise Error(
                 Code.AGENT_INVALID,

@@ -187,7 +187,7 @@ class DispatchClient:
         )
         try:
             answer: object = tool.prepare(ctx, call)
-        except Exception as problem:  # noqa: BLE001 - other people's code; it becomes the call's failure
+        except BaseException as problem:  # noqa: BLE001 - other people's code; it becomes the call's failure
             return refused(call, problem)
         if inspect.isawaitable(answer):
             return await answered(call, cast("Awaitable[object]", answer))

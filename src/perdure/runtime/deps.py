@@ -107,8 +107,11 @@ class TurnDeps:
         try:
             if self._opening is None:
                 self._opening = asyncio.create_task(self._open(self._given), name="perdure:deps")
-            # A call that is cancelled does not take them from the others.
-            yield await asyncio.shield(self._opening)
+            opening = self._opening
+            await asyncio.wait({opening})  # a call that is cancelled does not take them from the others
+            if opening.cancelled():
+                raise DepsFailed
+            yield opening.result()
         finally:
             self._users -= 1
             if self._over:
@@ -122,8 +125,10 @@ class TurnDeps:
                     manager = cast("AbstractAsyncContextManager[object]", made)
                     return await self._stack.enter_async_context(manager)
                 return await made if inspect.isawaitable(made) else made
-        except Exception as problem:
-            log.exception("the dependencies of a turn could not be made", extra=self._extra())
+        except BaseException as problem:
+            # Of any kind: a SystemExit would end the event loop, a CancelledError pass for that of a call.
+            if not self._over:
+                log.exception("the dependencies of a turn could not be made", extra=self._extra())
             raise DepsFailed from problem
 
     async def close(self) -> None:
@@ -151,7 +156,7 @@ class TurnDeps:
                 if not opening.cancelled():
                     opening.exception()
                 await self._stack.aclose()
-        except Exception:
+        except BaseException:
             log.exception("the dependencies of a turn could not be closed", extra=self._extra())
 
     def _extra(self) -> dict[str, object]:

@@ -14,9 +14,10 @@ from perdure.codec import check_text
 from perdure.errors import Error
 from perdure.ids import SessionId, Tenant
 from perdure.runtime.deps import DepsFailed, TurnDeps
+from perdure.tools.contained import contained
 from perdure.tools.context import NOT_GIVEN
 from perdure.tools.execute import ToolThreads
-from perdure.tools.threads import NotStarted, Raised, Returned
+from perdure.tools.threads import Ended, NotStarted, Raised, Returned
 
 log = logging.getLogger("perdure.runtime")
 
@@ -65,32 +66,41 @@ async def instructions_for(
         ) from None
     except TimeoutError:
         raise InstructionsFailed(f"the instructions were not there within {TIMEOUT_S} s") from None
-    except Exception as problem:
-        log.exception("the instructions of a turn failed")
-        raise InstructionsFailed("the instructions function failed; the log has the cause") from problem
 
 
 async def _ask(
     function: Callable[[InstructionsContext], str | Awaitable[str]], context: InstructionsContext, threads: ToolThreads
 ) -> object:
-    if inspect.iscoroutinefunction(function):
-        return await function(context)
-    job = threads.submit(partial(function, context))
+    ask = partial(function, context)
+    ended = await (_awaited(ask) if inspect.iscoroutinefunction(function) else _in_a_thread(ask, threads))
+    if isinstance(ended, Returned) and inspect.isawaitable(ended.value):
+        ended = await _awaited(partial(_same, ended.value))
+    match ended:
+        case Returned(value=value):
+            return value
+        case Raised(error=error):
+            log.error("the instructions of a turn failed", exc_info=error)
+            raise InstructionsFailed("the instructions function failed; the log has the cause") from None
+        case NotStarted(reason=reason):
+            raise InstructionsFailed(f"the instructions function could not run: {reason}")
+
+
+async def _awaited(ask: Callable[[], object]) -> Ended:
+    return await contained(ask, name="perdure:instructions")
+
+
+def _same(awaitable: object) -> object:
+    return awaitable
+
+
+async def _in_a_thread(ask: Callable[[], object], threads: ToolThreads) -> Ended:
+    job = threads.submit(ask)
     try:
-        ended = await asyncio.shield(job.future)
+        return await asyncio.shield(job.future)
     except asyncio.CancelledError:
         if not threads.withdraw(job, "the turn did not wait for it"):
             threads.abandon(job)
         raise
-    match ended:
-        case Returned(value=value):
-            return await value if inspect.isawaitable(value) else value
-        case Raised(error=Exception() as error):
-            raise error
-        case Raised(error=error):
-            raise InstructionsFailed(f"the instructions function ended with {type(error).__name__}")
-        case NotStarted(reason=reason):
-            raise InstructionsFailed(f"the instructions function could not run: {reason}")
 
 
 def _checked(text: object) -> str:

@@ -105,7 +105,7 @@ class Preparations:
             return self._ask(item, call, lambda: cast("Awaitable[object]", tool.prepare(ctx, call)))
         try:
             answer: object = tool.prepare(ctx, call)
-        except Exception as problem:  # noqa: BLE001 - other people's code; it becomes the call's failure
+        except BaseException as problem:  # noqa: BLE001 - other people's code; it becomes the call's failure
             return refused(call, problem)
         if inspect.isawaitable(answer):
             return self._ask(item, call, lambda: cast("Awaitable[object]", answer))

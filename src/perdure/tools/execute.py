@@ -19,6 +19,7 @@ from perdure.errors import Code, Error
 from perdure.tools.body import Parked
 from perdure.tools.catalog import Runnable
 from perdure.tools.ceiling import MAX_KEPT_BYTES
+from perdure.tools.contained import GRACE_MS, drive, end_of
 from perdure.tools.context import ToolContext
 from perdure.tools.errors import OutcomeUnknown, ToolError, foremost, message_of, text_of, whole_ms
 from perdure.tools.execution_result import (
@@ -48,7 +49,6 @@ from perdure.vocab.outcomes import (
     ToolOutput,
 )
 
-GRACE_MS = 50
 PROBE_TIMEOUT_MS = 30_000
 MAX_IMAGES = 16
 
@@ -201,7 +201,7 @@ class _Body(Protocol):
 class _AsyncBody:
     def __init__(self, call: Callable[[], object], threads: ToolThreads, name: str) -> None:
         self._threads = threads
-        self.future: asyncio.Future[Ended] = asyncio.create_task(_drive(call), name=f"perdure-tool-{name}")
+        self.future: asyncio.Future[Ended] = asyncio.create_task(drive(call), name=f"perdure-tool-{name}")
 
     def stop(self) -> None:
         self.future.cancel()
@@ -223,15 +223,6 @@ class _ThreadBody:
 
     def abandon(self) -> bool:
         return self._threads.abandon(self._job)
-
-
-async def _drive(call: Callable[[], object]) -> Ended:
-    # Everything becomes a value here: a SystemExit that left this task would end the whole event loop.
-    try:
-        value = call()
-        return Returned(await value if inspect.isawaitable(value) else value)
-    except BaseException as error:  # noqa: BLE001 - see above; how it ended is judged by the caller
-        return Raised(error)
 
 
 async def _run(
@@ -272,12 +263,12 @@ async def _watch(body: _Body, ctx: ToolContext[object], deadline: float | None) 
         if _said_something(body.future):
             if (task := asyncio.current_task()) is not None:
                 task.uncancel()
-            return _end_of(body.future)
+            return end_of(body.future)
         raise
     if body.future.done():
-        return _end_of(body.future)
+        return end_of(body.future)
     await _stop(body, ctx)
-    late = _end_of(body.future) if body.future.done() else None
+    late = end_of(body.future) if body.future.done() else None
     return TimedOut(None if isinstance(late, Returned) and inspect.isawaitable(late.value) else late)
 
 
@@ -304,11 +295,6 @@ def _discard(future: asyncio.Future[Ended]) -> None:
     # A coroutine that comes back after the stop will never be awaited.
     if not future.cancelled():
         _close_unstarted(future.result())
-
-
-def _end_of(future: asyncio.Future[Ended]) -> Ended:
-    # Cancelled before its first step, by somebody else. Not "not started": of a wrapper, the first half did run.
-    return Raised(asyncio.CancelledError()) if future.cancelled() else future.result()
 
 
 # --- how it ended -----------------------------------------------------------------------------------------------

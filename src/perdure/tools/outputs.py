@@ -59,22 +59,29 @@ class Output:
         return self._checked(encode(value))
 
     def _checked(self, data: bytes) -> object | OutputProblem:
-        if _is_struct(self.type):
-            try:
-                return msgspec.json.decode(data, type=self.type)
-            except msgspec.ValidationError as problem:
-                return OutputProblem(str(problem)[:_MAX_PROBLEM_CHARS])
-        from pydantic import TypeAdapter, ValidationError
-
         try:
-            return TypeAdapter(self.type).validate_json(data)
-        except ValidationError as problem:
-            found = [f"{'.'.join(map(str, one['loc'])) or 'value'}: {one['msg']}" for one in problem.errors()]
-            return OutputProblem("; ".join(found)[:_MAX_PROBLEM_CHARS])
+            return _struct(self.type, data) if _is_struct(self.type) else _modelled(self.type, data)
         except Exception:
             # A validator of the application failed: its bug, of which the model learns only that it happened.
             log.exception("the validation of an output failed")
             return OutputProblem("it could not be checked")
+
+
+def _struct(type: OutputType, data: bytes) -> object | OutputProblem:
+    try:
+        return msgspec.json.decode(data, type=type)
+    except msgspec.ValidationError as problem:
+        return OutputProblem(str(problem)[:_MAX_PROBLEM_CHARS])
+
+
+def _modelled(type: OutputType, data: bytes) -> object | OutputProblem:
+    from pydantic import TypeAdapter, ValidationError
+
+    try:
+        return TypeAdapter(type).validate_json(data)
+    except ValidationError as problem:
+        found = [f"{'.'.join(map(str, one['loc'])) or 'value'}: {one['msg']}" for one in problem.errors()]
+        return OutputProblem("; ".join(found)[:_MAX_PROBLEM_CHARS])
 
 
 def plain(text: str) -> Json:

@@ -14,14 +14,16 @@ from typing import TypeAlias, TypeVar, cast
 
 import msgspec
 
-from perdure.codec import Json
+from perdure.codec import Json, encode
 from perdure.ids import CallId, SessionId
 from perdure.tools.clients.sessions import Sessions, SessionSnapshot
 from perdure.tools.clients.turn import TurnContext
+from perdure.tools.contained import contained
 from perdure.tools.context import NOT_GIVEN
-from perdure.tools.errors import ToolError
+from perdure.tools.errors import ToolError, message_of, text_of, whole_ms
 from perdure.tools.results import Unstorable, keep
 from perdure.tools.services import missing
+from perdure.tools.threads import NotStarted, Raised, Returned
 from perdure.vocab.effects import PreparedToolCall
 from perdure.vocab.outcomes import Failed, Failure, Success
 from perdure.vocab.tools import ToolDefinition
@@ -31,6 +33,9 @@ T = TypeVar("T")
 logger = logging.getLogger("perdure.tools")
 
 PREPARE_TIMEOUT_S = 30.0
+MAX_PAYLOAD_BYTES = 262_144
+MAX_ARGS_BYTES = 524_288
+"""Both together, with what a record has around them, fit into one append; a reply brings no larger arguments."""
 
 Preparation: TypeAlias = PreparedToolCall | Success | Failed
 """A call to run, or the answer to it: then nothing runs."""
@@ -79,11 +84,16 @@ async def answered(asked: PreparedToolCall, answer: Awaitable[object]) -> Prepar
     """What a hook answers in its own time, which is limited. Never raises, except when it is cancelled."""
     try:
         async with asyncio.timeout(PREPARE_TIMEOUT_S):
-            return judge(asked, await answer)
+            ended = await contained(lambda: answer, name=f"perdure:hook:{asked.call_id}")
     except TimeoutError:
         return too_slow(asked)
-    except Exception as problem:  # noqa: BLE001 - other people's code; it becomes the call's failure
-        return refused(asked, problem)
+    match ended:
+        case Returned(value=value):
+            return judge(asked, value)
+        case Raised(error=error):
+            return refused(asked, error)
+        case NotStarted(reason=reason):
+            return _failed("tool_prepare_failed", f"The call could not be prepared: {reason}; the tool was not run")
 
 
 def judge(asked: PreparedToolCall, answer: object) -> Preparation:
@@ -97,7 +107,7 @@ def judge(asked: PreparedToolCall, answer: object) -> Preparation:
         case PreparedToolCall() as call:
             return _sealed(call)
         case Success() | Failed():
-            return answer
+            return _storable(asked, answer)
         case _:
             logger.error("the preparation of %s answered %s", asked.tool_name, type(answer).__name__)
             return _failed("tool_prepare_failed", "The preparation of the call went wrong; the tool was not run")
@@ -114,17 +124,39 @@ def _sealed(call: PreparedToolCall) -> Preparation:
         logger.error("what was prepared for %s cannot be stored: %s", call.tool_name, kept)
         return _failed("tool_prepare_failed", f"What was prepared cannot be stored, at {kept.path}: {kept.reason}")
     plain = cast("dict[str, Json]", kept.value)
+    for what, limit in (("args", MAX_ARGS_BYTES), ("payload", MAX_PAYLOAD_BYTES)):
+        if (size := len(encode(plain[what]))) > limit:
+            logger.error("what was prepared for %s is too large: %s of %d bytes", call.tool_name, what, size)
+            message = f"What was prepared is too large: {what} of {size} bytes, and the limit is {limit}"
+            return _failed("tool_prepare_failed", f"{message}; the tool was not run")
     return msgspec.structs.replace(call, args=plain["args"], prepared_payload=plain["payload"])
+
+
+def _storable(asked: PreparedToolCall, answer: Success | Failed) -> Success | Failed:
+    """An answer as it will be read back, or why it cannot be recorded."""
+    kept = keep(answer)
+    if isinstance(kept, Unstorable):
+        logger.error("the answer prepared for %s cannot be stored: %s", asked.tool_name, kept)
+        return _failed("tool_prepare_failed", f"What was prepared cannot be stored, at {kept.path}: {kept.reason}")
+    if (size := len(encode(kept.value))) > MAX_PAYLOAD_BYTES:
+        logger.error("the answer prepared for %s is %d bytes", asked.tool_name, size)
+        message = f"The prepared answer is too large: {size} bytes, and the limit is {MAX_PAYLOAD_BYTES}"
+        return _failed("tool_prepare_failed", f"{message}; the tool was not run")
+    try:
+        return msgspec.convert(kept.value, type=Success | Failed)
+    except msgspec.ValidationError as problem:
+        logger.error("the answer prepared for %s has the wrong shape: %s", asked.tool_name, problem)
+        return _failed("tool_prepare_failed", f"What was prepared cannot be stored: {problem}; the tool was not run")
 
 
 def refused(asked: PreparedToolCall, problem: BaseException) -> Failed:
     """A hook that raised: a known failure, since nothing was dispatched."""
     if isinstance(problem, ToolError):
         failure = Failure(
-            code=problem.code,
-            message=problem.message or str(problem),
-            retry_safe=problem.retry_safe,
-            retry_after_ms=problem.retry_after_ms,
+            code=text_of(problem.code).strip() or "tool_error",
+            message=message_of(problem),
+            retry_safe=bool(problem.retry_safe),
+            retry_after_ms=whole_ms(problem.retry_after_ms),
             error_type=type(problem).__name__,
         )
         return Failed(failure=failure)
