@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import json
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from perdure import Agent, Attachment, Code, Error, Runtime, tool
+from perdure.codec import digest, encode
 from perdure.models.scripted import ScriptedModel, call, say
 from perdure.vocab.messages import Text, ToolResult
 from perdure.vocab.records import TurnEnded
@@ -105,6 +109,132 @@ async def test_a_damaged_export_is_refused_whole(desk: Desk) -> None:
             assert await rt.sessions() == ()
 
 
+Lines = list[dict[str, Any]]
+
+
+def sealed(lines: Lines) -> bytes:
+    """An export that somebody has changed and closed again as it should be."""
+    whole = lines[:-1]
+    end = {"type": "end", "lines": len(whole), "sha256": digest(whole)}
+    return b"".join(encode(line) + b"\n" for line in [*whole, end])
+
+
+def nth(lines: Lines, kind: str, n: int = 0) -> dict[str, Any]:
+    return [line for line in lines if line.get("kind") == kind][n]
+
+
+def numbered(lines: Lines) -> None:
+    for seq, line in enumerate((line for line in lines if line["type"] == "record"), 1):
+        line["seq"] = seq
+
+
+def dropped(kind: str, n: int = 0) -> Callable[[Lines], None]:
+    def change(lines: Lines) -> None:
+        lines.remove(nth(lines, kind, n))
+        numbered(lines)
+
+    return change
+
+
+def doubled(kind: str) -> Callable[[Lines], None]:
+    def change(lines: Lines) -> None:
+        one = nth(lines, kind)
+        lines.insert(lines.index(one), copy.deepcopy(one))
+        numbered(lines)
+
+    return change
+
+
+def head(**says: object) -> Callable[[Lines], None]:
+    return lambda lines: lines[0].update(says)
+
+
+def within(kind: str, n: int = 0, **says: object) -> Callable[[Lines], None]:
+    return lambda lines: nth(lines, kind, n)["data"].update(says)
+
+
+def swapped(lines: Lines) -> None:
+    one, two = lines[3], lines[4]
+    one["kind"], two["kind"], one["data"], two["data"] = two["kind"], one["kind"], two["data"], one["data"]
+
+
+def redacting_nothing(lines: Lines) -> None:
+    data = {"seq": 99, "sha256": "0" * 64}
+    lines.insert(-1, {"type": "record", "seq": 0, "at": 1, "kind": "record_redacted", "data": data})
+    numbered(lines)
+
+
+CHANGES: list[tuple[Callable[[Lines], object], str]] = [
+    (head(tags=None), "tags are a list"),
+    (head(tags=5), "tags are a list"),
+    (head(tags=["a,b"]), "cannot be a tag"),
+    (head(tags=[str(n) for n in range(500)]), "500 tags"),
+    (head(title="\x1b[2Jevil"), "control character"),
+    (head(title="x" * 1000), "1000 characters"),
+    (head(agent=None), "name of an agent"),
+    (head(agent=""), "name of an agent"),
+    (head(agent="z" * 1000), "name of an agent"),
+    (head(v=True), "version"),
+    (lambda lines: lines[2].update(at=2**70), "of no time"),
+    (lambda lines: lines[2].update(at=-5), "of no time"),
+    (lambda lines: lines[1].update(seq=True), "out of order"),
+    (dropped("input_admitted"), "#2: a turn begins that no input asked for"),
+    (dropped("turn_opened"), "outside of any turn"),
+    (dropped("effect_started"), "has no fingerprint"),
+    (dropped("effect_settled"), "without the outcome of m1.1"),
+    (dropped("turn_ended"), "before the one before it has ended"),
+    (doubled("session_opened"), "#2: the session is opened again"),
+    (doubled("input_admitted"), "#3: input"),
+    (doubled("turn_opened"), "claimed a second time"),
+    (doubled("effect_started"), "#5: effect m1.1 was started before"),
+    (doubled("effect_settled"), "#6: effect m1.1 was settled before"),
+    (doubled("turn_ended"), "claimed a second time"),
+    (swapped, "outside of any turn"),
+    (within("input_admitted", 1, key="k1"), "the input key 'k1' was used before"),
+    (within("input_admitted", key="k" * 1000), "the input key"),
+    (within("input_admitted", parts=[]), "no parts"),
+    (within("turn_opened", 1, view_seq=9999), "from #9999 on"),
+    (within("turn_opened", 1, index=-3), "expected turn 1"),
+    (within("title_set", title="a\nb"), "control character"),
+    (redacting_nothing, "record 99 is redacted"),
+]
+
+
+@pytest.mark.parametrize("number", range(len(CHANGES)))
+async def test_an_export_that_contradicts_itself_is_refused_and_says_where(desk: Desk, number: int) -> None:
+    change, because = CHANGES[number]
+    lines = [json.loads(line) for line in (await exported(desk)).splitlines()]
+    change(lines)
+    async with Runtime(desk.new_store(), agents=[Agent("a", model=Looking())]) as rt:
+        with pytest.raises(Error) as caught:
+            await rt.import_session("two", sealed(lines))
+        assert caught.value.code is Code.EXPORT_INVALID
+        assert because in caught.value.because
+        assert [info.name for info in await rt.sessions()] == ["one"]
+
+
+async def test_what_was_taken_out_is_still_the_same_input_elsewhere(desk: Desk) -> None:
+    rt = await desk.open(Looking())
+    session = await rt.session("one", agent="a")
+    await session.ask("pay", key="k1")
+    await session.redact(2)
+    for name in ("two", "three"):  # and once more from there
+        session = await rt.import_session(name, await session.export())
+        assert (await session.send("pay", key="k1")).duplicate
+        with pytest.raises(Error) as caught:
+            await session.send("pay twice", key="k1")
+        assert caught.value.code is Code.INPUT_KEY_CONFLICT
+        assert b"pay" not in await session.export()
+
+
+async def test_a_session_of_plain_messages_is_exported_like_any_other(desk: Desk) -> None:
+    rt = await desk.open(Looking())
+    messages = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "hello"}]
+    session = await rt.import_session("s", messages)
+    again = await rt.import_session("t", await session.export())
+    assert [m.role for m in await again.history()] == ["user", "assistant"]
+
+
 async def test_every_line_is_json_and_says_what_it_is(desk: Desk) -> None:
     lines = [json.loads(line) for line in (await exported(desk)).splitlines()]
     assert lines[0]["type"] == "perdure_session"
@@ -135,6 +265,8 @@ async def test_plain_messages_are_a_past_to_start_from(desk: Desk) -> None:
     "messages",
     [
         [],
+        None,
+        5,
         [{"role": "assistant", "content": "hi"}],
         [{"role": "system", "content": "be nice"}],
         [{"role": "user"}],

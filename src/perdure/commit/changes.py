@@ -65,6 +65,24 @@ class NewStream:
     label: Label = Label()
 
 
+def check_admissions(new: NewStream) -> None:
+    """What every store refuses of a stream that comes whole: one input key for two inputs.
+
+    Raises:
+        Error: `input_key_conflict`.
+    """
+    known: set[str] = set()
+    for one in new.admissions:
+        if one.source_key in known:
+            raise Error(
+                Code.INPUT_KEY_CONFLICT,
+                f"the key {one.source_key} is there twice; nothing was written",
+                stream=new.stream,
+                key=one.source_key,
+            )
+        known.add(one.source_key)
+
+
 def record_unknown(stream: StreamId, seq: Seq) -> Error:
     """The refusal of a change to a record that is not there."""
     return Error(Code.RECORD_UNKNOWN, f"there is no record {seq}", stream=stream, seq=seq)

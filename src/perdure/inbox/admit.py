@@ -10,6 +10,7 @@ from perdure.errors import Code, Error
 from perdure.ids import BlobHash, Fence, InputId, PromiseId, StreamId, TurnId
 from perdure.inbox.items import Input, Item, LateOutcome, Wake, write
 from perdure.vocab.blobs import Blob
+from perdure.vocab.records import InputAdmitted
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +67,16 @@ Admission: TypeAlias = Admitted | Duplicate | Conflict
 def content_of(item: Item) -> str:
     """What makes two deliveries under one key the same: everything except the ids minted for this try."""
     return brief(digest(_content(item)))
+
+
+def content_admitted(record: InputAdmitted) -> str:
+    """The same of an input that is in the log, whether or not what it said was taken out since."""
+    if record.redacted:
+        return record.content
+    item = Input(
+        input=record.input, turn=record.turn, parts=record.parts, plugin_input=record.plugin_input, model=record.model
+    )
+    return content_of(item)
 
 
 def _content(item: Item) -> tuple[object, ...]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from perdure.codec import encode
 from perdure.errors import Error
-from perdure.ids import EffectId, TurnId
+from perdure.ids import EffectId, InputId, TurnId
 from perdure.session.fold import SessionState, fold_all
 from perdure.store.protocol import Loaded, StreamInfo
 from perdure.vocab.messages import Reply
@@ -20,7 +20,18 @@ from perdure.vocab.outcomes import (
     Success,
     ToolCallOutcome,
 )
-from perdure.vocab.records import EffectSettled, EffectStarted, Record, Row, TurnEnded, TurnOpened, key_of
+from perdure.vocab.records import (
+    EffectSettled,
+    EffectStarted,
+    InputAdmitted,
+    Record,
+    RecordRedacted,
+    Row,
+    SessionOpened,
+    TurnEnded,
+    TurnOpened,
+    key_of,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +71,13 @@ def verify(info: StreamInfo, rows: Sequence[Row], loaded: Loaded) -> Verdict:
     return Verdict(len(rows), reading.turns, reading.effects, snapshot, tuple(problems))
 
 
+def contradictions(rows: Sequence[Row]) -> Iterator[str]:
+    """Where a log that is in no store yet contradicts itself."""
+    reading = _Reading()
+    for row in rows:
+        yield from reading.take(row, row.record)
+
+
 def _order(rows: Sequence[Row], info: StreamInfo) -> Iterator[str]:
     for expected, row in enumerate(rows, 1):
         if row.seq != expected:
@@ -96,10 +114,26 @@ class _Reading:
         self.turns = 0
         self.effects = 0
         self._open: _Turn | None = None
+        self._inputs: set[InputId] = set()
+        self._asked: set[TurnId] = set()
+        self._keys: set[str] = set()
 
     def take(self, row: Row, record: Record) -> Iterator[str]:
+        yield from self._claim(row, record)
         match record:
+            case SessionOpened():
+                if row.seq != 1:
+                    yield f"#{row.seq}: the session is opened again"
+            case InputAdmitted():
+                yield from self._admit(row, record)
+            case RecordRedacted(seq=seq):
+                if not 1 <= seq < row.seq:
+                    yield f"#{row.seq}: record {seq} is redacted, which does not stand before it"
             case TurnOpened(turn=turn, index=index):
+                if turn not in self._asked:
+                    yield f"#{row.seq}: a turn begins that no input asked for"
+                if not 0 <= record.view_seq <= row.seq:
+                    yield f"#{row.seq}: the turn is shown what stands after it, from #{record.view_seq} on"
                 if self._open:
                     yield f"#{row.seq}: a turn begins before the one before it has ended"
                 if index != self.turns:
@@ -116,6 +150,24 @@ class _Reading:
                 yield from self._settle(row, record)
             case _:
                 pass
+
+    def _claim(self, row: Row, record: Record) -> Iterator[str]:
+        key = key_of(record)
+        if key is not None and key in self._keys:
+            yield f"#{row.seq}: the log key {key} is claimed a second time"
+        if key is not None:
+            self._keys.add(key)
+
+    def _admit(self, row: Row, record: InputAdmitted) -> Iterator[str]:
+        if record.input in self._inputs:
+            yield f"#{row.seq}: input {record.input} was admitted before"
+        if record.key and f"input:{record.key}" in self._keys:
+            yield f"#{row.seq}: the input key {record.key!r} was used before"
+        if record.turn in self._asked:
+            yield f"#{row.seq}: turn {record.turn} was asked for before"
+        self._inputs.add(record.input)
+        self._keys.add(f"input:{record.key}")
+        self._asked.add(record.turn)
 
     def _start(self, row: Row, record: EffectStarted) -> Iterator[str]:
         assert self._open

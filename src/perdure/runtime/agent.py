@@ -22,6 +22,23 @@ from perdure.vocab.records import Limits
 from perdure.vocab.tools import Composition, ToolContract
 
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,100}")
+
+
+def check_agent_name(name: object) -> str:
+    """What an agent can be called.
+
+    Raises:
+        Error: `agent_invalid`.
+    """
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise Error(
+            Code.AGENT_INVALID,
+            f"{name!r:.120} cannot be the name of an agent",
+            because="it must be 1 to 100 letters, digits, dots, dashes or underscores",
+        )
+    return name
+
+
 DEFAULT_VIEW_BYTES = 1_000_000
 
 
@@ -56,12 +73,7 @@ class Agent:
     resolved: Model = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        if not _NAME.fullmatch(self.name):
-            raise Error(
-                Code.AGENT_INVALID,
-                f"{self.name!r} cannot be the name of an agent",
-                because="it must be 1 to 100 letters, digits, dots, dashes or underscores",
-            )
+        check_agent_name(self.name)
         if self.max_iterations < 1:
             raise Error(Code.AGENT_INVALID, f"max_iterations must be at least 1, not {self.max_iterations}")
         if not isinstance(self.instructions, str) and not callable(self.instructions):

@@ -9,17 +9,20 @@ from __future__ import annotations
 from base64 import b64decode, b64encode
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import cast
 
 from msgspec.structs import replace
 
-from perdure.codec import Json, decode, digest, encode
+from perdure.codec import Json, brief, decode, digest, encode
 from perdure.commit.changes import Label, NewStream, Remembered
 from perdure.commit.plan import Entry
 from perdure.errors import Code, Error
-from perdure.ids import BlobHash, EffectId, InputId, Seq, StreamId, TurnId
-from perdure.inbox.admit import content_of
-from perdure.inbox.items import Input
+from perdure.ids import BlobHash, EffectId, InputId, Seq, StreamId, TurnId, check_id
+from perdure.inbox.admit import content_admitted
+from perdure.observe.verify import contradictions
+from perdure.runtime.agent import check_agent_name
+from perdure.runtime.editing import checked_tags, checked_title
 from perdure.runtime.parts import said
 from perdure.session.fold import fold_all
 from perdure.session.redaction import blobs_of
@@ -36,6 +39,8 @@ from perdure.vocab.records import (
     Record,
     Row,
     SessionOpened,
+    TagsSet,
+    TitleSet,
     TurnEnded,
     TurnOpened,
     read,
@@ -45,6 +50,8 @@ from perdure.vocab.tools import Composition
 
 VERSION = 1
 MAX_RECORDS = 1_000_000
+MAX_AT = 2**53 - 1
+MAX_TOLD = 5
 _UNFINISHED = "the turn was not over when the session was exported; it is not continued here"
 
 
@@ -90,8 +97,6 @@ class _Read:
     """An export, taken apart."""
 
     agent: str
-    title: str
-    tags: tuple[str, ...]
     rows: list[Row] = field(default_factory=list[Row])
     blobs: list[Blob] = field(default_factory=list[Blob])
 
@@ -103,14 +108,16 @@ def imported(stream: StreamId, data: bytes | str, *, agent: str | None, now: int
         Error: `export_invalid`, saying which line is wrong.
     """
     found = _parsed(stream, data)
-    owner = agent or found.agent
+    _check_log(found.rows)
+    owner = check_agent_name(agent) if agent else found.agent
     rows = [_owned(row, owner) if row.seq == 1 else row for row in found.rows]
     records = [(row.at, row.record) for row in rows]
     records += [(now, record) for record in _closing(rows)]
     _check_bytes(found, (record for _, record in records))
     entries = tuple(Entry.of(record, at=at) for at, record in records)
     admissions = tuple(_remembered(record) for _, record in records if isinstance(record, InputAdmitted) and record.key)
-    label = Label(title=found.title, tags=found.tags)
+    state = fold_all(None, found.rows)
+    label = Label(title=state.title, tags=state.tags)
     return NewStream(stream, owner, entries, now, tuple(found.blobs), admissions, label)
 
 
@@ -124,7 +131,7 @@ def _parsed(stream: StreamId, data: bytes | str) -> _Read:
             raise _invalid(number, problem.because or problem.message) from None
     if not lines or lines[0].get("type") != "perdure_session":
         raise _invalid(1, "it does not begin as an export of a session does")
-    if lines[0].get("v") != VERSION:
+    if type(lines[0].get("v")) is not int or lines[0]["v"] != VERSION:
         raise _invalid(1, f"it is of version {lines[0].get('v')!r}; this one reads version {VERSION}")
     last = lines[-1]
     if last.get("type") != "end" or last.get("lines") != len(lines) - 1 or last.get("sha256") != digest(lines[:-1]):
@@ -133,15 +140,16 @@ def _parsed(stream: StreamId, data: bytes | str) -> _Read:
 
 
 def _sorted(stream: StreamId, lines: list[Json]) -> _Read:
-    head = lines[0]
-    found = _Read(str(head.get("agent", "")), str(head.get("title", "")), tuple(map(str, head.get("tags", ()))))
+    found = _Read(_checked_head(lines[0]))
     for number, line in enumerate(lines[1:-1], 2):
         try:
             match line:
                 case {"type": "record", "seq": int(seq), "at": int(at), "kind": str(kind), "data": payload}:
-                    if seq != len(found.rows) + 1 or seq > MAX_RECORDS:
+                    if type(seq) is bool or seq != len(found.rows) + 1 or seq > MAX_RECORDS:
                         raise _invalid(number, f"record {seq} is out of order")
-                    read(kind, encode(payload))
+                    if type(at) is bool or not 0 <= at <= MAX_AT:
+                        raise _invalid(number, f"record {seq} is of no time there is")
+                    _check_record(read(kind, encode(payload)))
                     found.rows.append(Row(stream=stream, seq=Seq(seq), at=at, kind=kind, data=encode(payload)))
                 case {"type": "blob", "hash": str(hash), "media_type": str(media_type), "data": str(text)}:
                     blob = blob_of(b64decode(text, validate=True), media_type)
@@ -153,10 +161,51 @@ def _sorted(stream: StreamId, lines: list[Json]) -> _Read:
         except ValueError as problem:
             raise _invalid(number, str(problem)) from None
         except Error as problem:
-            raise problem if problem.code is Code.EXPORT_INVALID else _invalid(number, problem.message) from None
+            raise problem if problem.code is Code.EXPORT_INVALID else _invalid(number, _told(problem)) from None
     if not found.rows or not isinstance(found.rows[0].record, SessionOpened):
         raise _invalid(2, "a session begins with session_opened")
     return found
+
+
+def _checked_head(head: Json) -> str:
+    """The agent that the first line names; what else it says is checked and found again in the records."""
+    try:
+        checked_title(head.get("title", ""))
+        checked_tags(head.get("tags", []))
+        return check_agent_name(head.get("agent"))
+    except Error as problem:
+        raise _invalid(1, _told(problem)) from None
+
+
+def _check_record(record: Record) -> None:
+    """What a client says enters a log by the same rules here as everywhere."""
+    match record:
+        case SessionOpened(agent=agent):
+            check_agent_name(agent)
+        case InputAdmitted(parts=parts, key=key):
+            if key:
+                check_id(key, what="the input key")
+            if not parts:
+                said(parts)
+            for part in parts:  # one by one: an input of imported messages may have more than one message has
+                said([part])
+        case TitleSet(title=title):
+            checked_title(title)
+        case TagsSet(tags=tags):
+            checked_tags(tags)
+        case _:
+            pass
+
+
+def _check_log(rows: Sequence[Row]) -> None:
+    problems = list(islice(contradictions(rows), MAX_TOLD))
+    if problems:
+        raise Error(
+            Code.EXPORT_INVALID,
+            "the log of the export contradicts itself; nothing was written",
+            because="; ".join(problems),
+            hint="export the session again; `perdure journal verify` reads the log where it is",
+        )
 
 
 def _owned(row: Row, agent: str) -> Row:
@@ -177,7 +226,7 @@ def _closing(rows: list[Row]) -> list[Record]:
             case EffectSettled(outcome=LlmCallOutcome(reply=Reply() as reply)):
                 calls = reply.calls
             case EffectStarted(id=id, kind=EffectKind.TOOL_CALL) if id not in settled:
-                ref = EffectRef.parse(id)
+                ref = _ref(id)
                 call = calls[ref.index] if ref.index is not None and ref.index < len(calls) else None
                 doubt = InDoubt(reason="worker_lost", message="the session was exported while the call ran")
                 if call is not None:
@@ -187,6 +236,15 @@ def _closing(rows: list[Row]) -> list[Record]:
     cancelled = any(request.turn == state.open_turn for request in state.cancels)
     reason = "cancelled" if cancelled else "imported"
     return [*closing, TurnEnded(turn=state.open_turn, status="stopped", reason=reason, message=_UNFINISHED)]
+
+
+def _ref(effect: EffectId) -> EffectRef:
+    try:
+        return EffectRef.parse(effect)
+    except Error as problem:
+        raise Error(
+            Code.EXPORT_INVALID, "the export names what cannot be; nothing was written", because=problem.message
+        ) from None
 
 
 def _check_bytes(found: _Read, records: Iterable[Record]) -> None:
@@ -201,16 +259,11 @@ def _check_bytes(found: _Read, records: Iterable[Record]) -> None:
 
 
 def _remembered(record: InputAdmitted) -> Remembered:
-    item = Input(
-        input=record.input,
-        turn=record.turn,
-        parts=record.parts,
-        key=record.key,
-        plugin_input=record.plugin_input,
-        model=record.model,
-    )
-    content = record.redacted or content_of(item)
-    return Remembered(f"key:{record.key}", content, record.turn, record.input)
+    return Remembered(f"key:{record.key}", content_admitted(record), record.turn, record.input)
+
+
+def _told(problem: Error) -> str:
+    return f"{problem.message}: {problem.because}" if problem.because else problem.message
 
 
 def _invalid(line: int, because: str) -> Error:
@@ -259,12 +312,16 @@ def _answer(turn: TurnId, answered: list[str], model: str) -> list[Record]:
         return [TurnEnded(turn=turn, status="stopped", reason="imported", message=message)]
     reply = Reply(parts=tuple(Text(text=text) for text in answered), model=model)
     return [
-        EffectSettled(id=EffectId("m1.1"), outcome=LlmCallOutcome(reply=reply)),
+        EffectSettled(
+            id=EffectId("m1.1"), outcome=LlmCallOutcome(reply=reply), fingerprint=brief(digest(("imported", answered)))
+        ),
         TurnEnded(turn=turn, status="finished"),
     ]
 
 
 def _turns(messages: Sequence[Json]) -> list[tuple[list[Json], list[str]]]:
+    if not isinstance(messages, Sequence) or isinstance(messages, bytearray | memoryview):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise _unusable(0, f"messages are a list, not {type(messages).__name__}")
     turns: list[tuple[list[Json], list[str]]] = []
     for index, message in enumerate(messages):
         match message:

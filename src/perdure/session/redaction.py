@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from perdure.codec import Json
 from perdure.ids import BlobHash
+from perdure.inbox.admit import content_admitted
 from perdure.vocab.messages import AttachmentRef, Reply, ReplyPart, Text, ToolCall
 from perdure.vocab.outcomes import (
     AwaitEventOutcome,
@@ -58,7 +59,9 @@ def hollow(record: Record, sha256: str) -> Record | None:
     """The record without what it said; None if it says nothing that could be taken out."""
     match record:
         case InputAdmitted():
-            return replace(record, parts=(Text(text=PLACEHOLDER),), plugin_input=None, redacted=sha256)
+            content = content_admitted(record)
+            rest = replace(record, parts=(Text(text=PLACEHOLDER),), plugin_input=None)
+            return replace(rest, redacted=sha256, content=content)
         case EffectStarted():
             return replace(record, command=None, redacted=sha256)
         case EffectSettled(outcome=outcome):

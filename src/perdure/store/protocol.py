@@ -238,7 +238,8 @@ class Store(Protocol):
         """A stream with its past, all of it or nothing.
 
         Raises:
-            Error: `session_exists`.
+            Error: `session_exists`; `gate_closed` or `input_key_conflict` for a log key or an input key that is there
+                twice.
         """
         ...
 

@@ -45,7 +45,10 @@ class SessionOpened(Value, frozen=True, tag="session_opened"):
 
 
 class InputAdmitted(Value, frozen=True, tag="input_admitted"):
-    """An input entered the log and will be answered by this turn, on the model that was asked for with it."""
+    """An input entered the log and will be answered by this turn, on the model that was asked for with it.
+
+    `content` is set when what was said is gone: the digest by which the same key and content is still the same input.
+    """
 
     input: InputId
     turn: TurnId
@@ -54,6 +57,7 @@ class InputAdmitted(Value, frozen=True, tag="input_admitted"):
     plugin_input: dict[str, Json] | None = None
     model: str = ""
     redacted: str = ""
+    content: str = ""
 
 
 class TurnOpened(Value, frozen=True, tag="turn_opened"):

@@ -13,6 +13,7 @@ from perdure.commit.changes import (
     Label,
     NewStream,
     Redaction,
+    check_admissions,
     record_unknown,
     stream_exists,
     stream_moved,
@@ -384,6 +385,7 @@ class MemoryStore:
 
     async def create(self, new: NewStream) -> None:
         """A stream with its past."""
+        check_admissions(new)
         if new.stream in self._streams:
             raise stream_exists(new.stream)
         now = self._clock.wall_ms()

@@ -13,6 +13,7 @@ from perdure.commit.changes import (
     Label,
     NewStream,
     Redaction,
+    check_admissions,
     record_unknown,
     stream_exists,
     stream_moved,
@@ -172,6 +173,7 @@ async def _begin_stream(on: Session, name: StreamId, agent: str, entries: Sequen
 
 async def create(on: Session, new: NewStream, now: int) -> None:
     """A stream with its past."""
+    check_admissions(new)
     async with on.transaction():
         stream = await _begin_stream(on, new.stream, new.agent, new.entries, now)
         if stream is None:

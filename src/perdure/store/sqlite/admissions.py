@@ -11,6 +11,7 @@ from perdure.commit.changes import (
     Label,
     NewStream,
     Redaction,
+    check_admissions,
     record_unknown,
     stream_exists,
     stream_moved,
@@ -79,6 +80,7 @@ def _begin_stream(tx: Tx, name: StreamId, agent: str, entries: tuple[Entry, ...]
 
 def create(tx: Tx, new: NewStream) -> None:
     """A stream with its past."""
+    check_admissions(new)
     if tx.one("stream_target", (new.stream,)) is not None:
         raise stream_exists(new.stream)
     stream = _begin_stream(tx, new.stream, new.agent, new.entries)

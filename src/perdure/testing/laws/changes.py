@@ -272,6 +272,16 @@ class ChangeLaws:
         assert await bench.store.stream(stream) is None
         assert await code_of(bench.store.blob(PICTURE.hash)) is Code.BLOB_UNKNOWN
 
+    async def test_a_stream_with_one_input_key_twice_is_not_created(self, bench: Bench) -> None:
+        stream = stream_of("one")
+        entries = (Entry.of(SessionOpened(agent="a"), at=5), note("x"))
+        first = Remembered("k", "content", TurnId("t1"), InputId("i1"))
+        for second in (first, Remembered("k", "other", TurnId("t2"), InputId("i2"))):
+            new = NewStream(stream, "a", entries, 5, (PICTURE,), (first, second))
+            assert await code_of(bench.store.create(new)) is Code.INPUT_KEY_CONFLICT
+            assert await bench.store.stream(stream) is None
+            assert await code_of(bench.store.blob(PICTURE.hash)) is Code.BLOB_UNKNOWN
+
     async def test_a_created_stream_starts_above_the_fence_of_its_namesake(self, bench: Bench) -> None:
         hold = await parked(bench)
         await bench.store.delete(hold.stream)
