@@ -8,13 +8,15 @@ from collections.abc import Awaitable
 import pytest
 from msgspec.structs import replace
 
-from perdure import Agent, Attachment, Code, Error, Runtime, Session, tool
+from perdure import Agent, Attachment, Code, Error, Runtime, Session, ToolContext, tool
 from perdure.codec import encode
 from perdure.models.scripted import ScriptedModel, call, say
 from perdure.session.fold import CODE, fold_all
+from perdure.session.redaction import promise_of
 from perdure.vocab.blobs import blob_of
 from perdure.vocab.messages import Image
-from perdure.vocab.records import EffectSettled, InputAdmitted, Record, TitleSet
+from perdure.vocab.promises import Ok
+from perdure.vocab.records import EffectSettled, EffectStarted, InputAdmitted, Record, TitleSet, TurnOpened
 from tests.scenarios.conftest import Desk
 from tests.scenarios.test_content import PNG, Looking
 
@@ -229,3 +231,66 @@ async def test_what_holds_the_session_together_cannot_be_redacted(desk: Desk) ->
     assert await session.redact(title) is True
     assert "Smith" not in str(await session.rows())
     assert await session.title() == "a customer"
+
+
+@pytest.mark.parametrize("first", [EffectStarted, EffectSettled])
+async def test_an_answer_is_gone_from_the_promise_too_whichever_record_goes_first(
+    desk: Desk, first: type[Record]
+) -> None:
+    @tool(effect="resumable")
+    async def ask_person(ctx: ToolContext) -> str:
+        """Ask."""
+        return "thanks" if await ctx.event("answer") else "no"
+
+    model = ScriptedModel.by_input(
+        {"go": [call("ask_person"), say("ok", exact=True)], "again": [say("ok", exact=True)]}
+    )
+    rt = await desk.open(model, ask_person)
+    session = await rt.session("s", agent="a")
+    sent = await session.send("go")
+    await session.resolve("answer", "CARD-4111")
+    assert (await sent.result(timeout=20)).status == "finished"
+    rows = await session.rows()
+    found = {promise for row in rows if (promise := promise_of(row, rows)) is not None}
+    assert len(found) == 1
+    promise = found.pop()
+    for kind in (first, EffectStarted, EffectSettled):
+        for row in rows:
+            if isinstance(row.record, kind) and promise_of(row, rows) is not None:
+                await session.redact(row.seq)
+    known = await rt.store.peek(promise)
+    assert known is not None
+    assert known.resolution == Ok(value="[redacted]"), "it stays answered"
+    assert "CARD-4111" not in str(await session.rows())
+    assert await session.ask("again") == "ok"
+
+
+async def test_instructions_that_quote_what_was_said_are_gone_with_the_opening_of_their_turn(desk: Desk) -> None:
+    agent = Agent("a", model=ScriptedModel(say("ok", exact=True)), instructions=lambda ctx: f"Help with: {ctx.input}")
+    async with Runtime(desk.new_store(), agents=[agent]) as rt:
+        session = await rt.session("s", agent="a")
+        await session.ask("my card is CARD-4111")
+        (opened,) = [row.record for row in await session.rows() if isinstance(row.record, TurnOpened)]
+        before = fold_all(None, await session.rows())
+        assert await session.redact(await seq_of(session, TurnOpened)) is True
+        after = fold_all(None, await session.rows())
+        assert after == replace(before, seq=after.seq)
+        assert (await refused(rt.store.blob(opened.composition))).code is Code.BLOB_UNKNOWN
+        assert await session.ask("and now?") == "ok"
+        copy = await rt.import_session("copy", await session.export())
+        assert await copy.ask("here too?") == "ok"
+
+
+async def test_a_composition_that_another_turn_has_is_kept(desk: Desk) -> None:
+    rt = await desk.open(ScriptedModel(say("ok", exact=True)))
+    session = await rt.session("s", agent="a")
+    await session.ask("one")
+    await session.ask("two")
+    (first, second) = [row.record for row in await session.rows() if isinstance(row.record, TurnOpened)]
+    assert first.composition == second.composition
+    await session.redact(await seq_of(session, TurnOpened))
+    assert await rt.store.blob(second.composition)
+    await session.redact(await seq_of(session, TurnOpened, 1))
+    assert (await refused(rt.store.blob(second.composition))).code is Code.BLOB_UNKNOWN
+    assert await session.ask("three") == "ok"
+    assert await rt.store.blob(second.composition), "the next turn brings it again"

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 from perdure.commit.plan import Entry
 from perdure.errors import Code, Error
-from perdure.ids import BlobHash, InputId, Seq, StreamId, TurnId
+from perdure.ids import BlobHash, InputId, PromiseId, Seq, StreamId, TurnId
 from perdure.vocab.blobs import Blob
+from perdure.vocab.promises import Resolution
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +26,8 @@ class Redaction:
     `data` takes the place of its bytes, `note` is appended under a key of its own: a record is redacted once. The
     snapshot goes, and the owner finds a wake in its inbox. `drops` are references that no other record has, as far as
     could be seen at `known_seq` and `known_inbox` (the last inbox row there was): if the stream has moved, nothing is
-    done.
+    done. `answers` are what the stream's promises say from now on, those that were answered: an answer that a record
+    quotes is kept there too.
     """
 
     stream: StreamId
@@ -36,6 +38,7 @@ class Redaction:
     drops: tuple[BlobHash, ...] = ()
     known_seq: Seq = Seq(0)
     known_inbox: int = 0
+    answers: tuple[tuple[PromiseId, Resolution], ...] = ()
 
 
 REDACTED = "redacted"

@@ -9,11 +9,12 @@ from perdure.codec import check_text
 from perdure.commit.changes import Label, Redaction, record_unknown
 from perdure.commit.plan import Entry
 from perdure.errors import Code, Error
-from perdure.ids import BlobHash, Seq, StreamId
+from perdure.ids import BlobHash, PromiseId, Seq, StreamId
 from perdure.inbox.admit import stream_unknown
 from perdure.session.fold import SessionState, fold_all
-from perdure.session.redaction import blobs_of, hollow, sha256_of
+from perdure.session.redaction import blobs_of, hollow, hollow_answer, promise_of, sha256_of
 from perdure.store.protocol import Store
+from perdure.vocab.promises import Ok, Resolution
 from perdure.vocab.records import CancelRequested, RecordRedacted, Row, TagsSet, TitleSet, redaction_key, write
 
 MAX_TITLE_CHARS = 200
@@ -128,6 +129,7 @@ async def _plan(store: Store, stream: StreamId, seq: Seq, origin: str, now: int)
             others.update(blobs_of(other.record))
     for item in waiting:
         others.update(blobs_of(item.item))
+    promise = promise_of(row, rows)
     return Redaction(
         stream=stream,
         seq=seq,
@@ -137,7 +139,15 @@ async def _plan(store: Store, stream: StreamId, seq: Seq, origin: str, now: int)
         drops=tuple(sorted(set(blobs_of(row.record)) - others)),
         known_seq=rows[-1].seq,
         known_inbox=max((item.id for item in waiting), default=0),
+        answers=() if promise is None else ((promise, await _hollow_answer(store, promise)),),
     )
+
+
+async def _hollow_answer(store: Store, promise: PromiseId) -> Resolution:
+    """What an answered promise says from now on; also if it is answered only after this look."""
+    known = await store.peek(promise)
+    answer = known.resolution if known is not None else None
+    return hollow_answer(answer if answer is not None else Ok())
 
 
 def _refuse_what_is_needed(row: Row, rows: tuple[Row, ...]) -> None:

@@ -13,8 +13,9 @@ import msgspec
 from msgspec.structs import replace
 
 from perdure.codec import Json
-from perdure.ids import BlobHash
+from perdure.ids import BlobHash, PromiseId
 from perdure.inbox.admit import content_admitted
+from perdure.vocab.effects import AwaitEvent
 from perdure.vocab.messages import AttachmentRef, Reply, ReplyPart, Text, ToolCall
 from perdure.vocab.outcomes import (
     AwaitEventOutcome,
@@ -33,7 +34,7 @@ from perdure.vocab.outcomes import (
     ToolCallOutcome,
     ToolOutput,
 )
-from perdure.vocab.promises import Err, Ok
+from perdure.vocab.promises import Err, Ok, Resolution
 from perdure.vocab.records import (
     CancelRequested,
     EffectSettled,
@@ -41,6 +42,7 @@ from perdure.vocab.records import (
     InputAdmitted,
     OutcomeArrivedLate,
     Record,
+    Row,
     TagsSet,
     TitleSet,
     TurnEnded,
@@ -62,6 +64,8 @@ def hollow(record: Record, sha256: str) -> Record | None:
             content = content_admitted(record)
             rest = replace(record, parts=(Text(text=PLACEHOLDER),), plugin_input=None)
             return replace(rest, redacted=sha256, content=content)
+        case TurnOpened():
+            return replace(record, composition=BlobHash(""), redacted=sha256)
         case EffectStarted():
             return replace(record, command=None, redacted=sha256)
         case EffectSettled(outcome=outcome):
@@ -92,10 +96,33 @@ def _outcome(outcome: Outcome) -> Outcome | None:
         case DurableStepOutcome(value=value, error=error):
             told = StepFailure(code=error.code, message=PLACEHOLDER) if error else None
             return replace(outcome, value=_step(value), error=told)
-        case AwaitEventOutcome(resolution=Ok()):
-            return replace(outcome, resolution=Ok(value=PLACEHOLDER))
-        case AwaitEventOutcome(resolution=Err(code=code)):
-            return replace(outcome, resolution=Err(code=code, message=PLACEHOLDER))
+        case AwaitEventOutcome(resolution=(Ok() | Err()) as resolution):
+            return replace(outcome, resolution=hollow_answer(resolution))
+        case _:
+            return None
+
+
+def hollow_answer(resolution: Resolution) -> Resolution:
+    """An answer without what it said; that there was one stays."""
+    match resolution:
+        case Ok():
+            return Ok(value=PLACEHOLDER)
+        case Err(code=code):
+            return Err(code=code, message=PLACEHOLDER)
+        case _:
+            return resolution
+
+
+def promise_of(row: Row, rows: tuple[Row, ...]) -> PromiseId | None:
+    """The promise whose answer a record waits for or tells. The last start before a settlement is its own."""
+    match row.record:
+        case EffectStarted(command=AwaitEvent(key=key)):
+            return key.key_id
+        case EffectSettled(id=id, outcome=AwaitEventOutcome()):
+            for other in reversed(rows[: row.seq - 1]):
+                if isinstance(other.record, EffectStarted) and other.record.id == id:
+                    return promise_of(other, rows)
+            return None
         case _:
             return None
 
@@ -150,7 +177,7 @@ def blobs_of(value: object) -> Iterator[BlobHash]:
         case AttachmentRef(hash=hash):
             yield hash
         case msgspec.Struct():
-            if isinstance(value, TurnOpened):
+            if isinstance(value, TurnOpened) and value.composition:
                 yield value.composition
             for name in value.__struct_fields__:
                 yield from blobs_of(getattr(value, name))

@@ -202,7 +202,9 @@ class EncodedStore:
         found = await self._store.read(stream, after=Seq(seq - 1), until=seq)
         where = (found[0].kind, found[0].key or "") if found else ("", "")
         data = self._seal(redaction.data, "log", stream, *where)
-        noted = await self._store.redact(replace(redaction, data=data, note=self._entry(stream, redaction.note)))
+        answers = tuple((promise, self._resolution(promise, told)) for promise, told in redaction.answers)
+        sealed = replace(redaction, data=data, note=self._entry(stream, redaction.note), answers=answers)
+        noted = await self._store.redact(sealed)
         return replace(noted, row=self._row(noted.row))
 
     async def create(self, new: NewStream) -> None:

@@ -72,6 +72,7 @@ class TurnOpened(Value, frozen=True, tag="turn_opened"):
     from_turn: int = 0
     view_seq: Seq = Seq(0)
     limits: Limits | None = None
+    redacted: str = ""
 
 
 class EffectStarted(Value, frozen=True, tag="effect_started"):

@@ -7,6 +7,8 @@ import itertools
 import os
 from collections.abc import Iterable
 
+from msgspec import structs
+
 from perdure.clock import Clock
 from perdure.commit.changes import (
     REDACTED,
@@ -377,6 +379,10 @@ class MemoryStore:
         stream.rewrite(redaction.seq, redaction.data)
         stream.snapshot = None
         self._unrefer(stream, redaction.drops)
+        for promise, told in redaction.answers:
+            known = self._promises.get(promise)
+            if known is not None and known.stream == stream.id and known.resolution is not None:
+                self._promises[promise] = structs.replace(known, resolution=told)
         wake_owner = delivery(stream.id, f"{REDACTED}:{redaction.seq}", Wake(reason=REDACTED), at=redaction.at)
         self._deliver(stream, wake_owner)
         stream.updated_at = self._clock.wall_ms()

@@ -241,6 +241,8 @@ async def redact(on: Session, redaction: Redaction, now: int) -> Annotated:
     """Replace what a record said, once; its snapshot and the references it alone had go too."""
     name = redaction.stream
     async with on.transaction():
+        if redaction.answers:  # before the stream, like everybody
+            await on.all("promises_lock", sorted(promise for promise, _ in redaction.answers))
         stream, last_seq, row, new = await append_admitted(on, name, redaction.note, now)
         if not new:
             return Annotated(row, new=False)
@@ -253,6 +255,8 @@ async def redact(on: Session, redaction: Redaction, now: int) -> Annotated:
         if redaction.drops:
             await on.all("blobs_unrefer", stream, list(redaction.drops))
             await on.all("blob_collect", list(redaction.drops))
+        for promise, told in redaction.answers:
+            await on.all("promise_rewrite", promise, stream, encode(told))
         wake_owner = delivery(name, f"{REDACTED}:{redaction.seq}", Wake(reason=REDACTED), at=redaction.at)
         await _put(on, stream, wake_owner)
     return Annotated(row, new=True)

@@ -345,6 +345,9 @@ SELECT id, resolution FROM perdure.promises WHERE id = ANY ($1::text[]) AND reso
 -- name: promise_resolve
 UPDATE perdure.promises SET resolution = $2 WHERE id = $1 AND resolution IS NULL RETURNING id
 
+-- name: promise_rewrite
+UPDATE perdure.promises SET resolution = $3 WHERE id = $1 AND stream = $2 AND resolution IS NOT NULL
+
 -- name: promise_owned
 SELECT p.id FROM perdure.streams AS s JOIN perdure.promises AS p ON p.stream = s.id WHERE s.stream = $1 ORDER BY p.id
 

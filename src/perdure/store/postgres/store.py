@@ -352,7 +352,7 @@ class PostgresStore:
     async def _sweep(self) -> None:
         """Dead rows stay on their pages until swept. Only the owner of the tables may; else it happens later."""
         schema = self.address.schema
-        tables = ", ".join(f"{schema}.{table}" for table in ("log", "blobs", "snapshots"))
+        tables = ", ".join(f"{schema}.{table}" for table in ("log", "blobs", "snapshots", "promises"))
         with suppress(*TROUBLE):
             await self._open().patiently(lambda on: on.script(f"VACUUM (SKIP_LOCKED, TRUNCATE FALSE) {tables}"))
 

@@ -157,6 +157,8 @@ def redact(tx: Tx, redaction: Redaction) -> Annotated:
         raise record_unknown(name, redaction.seq)
     tx.run("snapshot_drop", (name,))
     _unrefer(tx, stream, redaction.drops)
+    for promise, told in redaction.answers:
+        tx.run("promise_rewrite", (encode(told), promise, stream))
     wake_owner = delivery(name, f"{REDACTED}:{redaction.seq}", Wake(reason=REDACTED), at=redaction.at)
     _put(tx, stream, wake_owner)
     return noted

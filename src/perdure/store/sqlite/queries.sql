@@ -133,6 +133,9 @@ SELECT s.stream, p.resolution, p.deadline_at FROM promises AS p JOIN streams AS 
 -- name: promise_resolve
 UPDATE promises SET resolution = ? WHERE id = ? AND resolution IS NULL
 
+-- name: promise_rewrite
+UPDATE promises SET resolution = ? WHERE id = ? AND stream = ? AND resolution IS NOT NULL
+
 -- name: promise_owned
 SELECT id FROM promises WHERE stream = ?
 

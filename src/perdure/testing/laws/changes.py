@@ -11,10 +11,10 @@ import pytest
 from perdure.commit.changes import Label, NewStream, Redaction, Remembered
 from perdure.commit.plan import Entry, Snapshot, blob_of
 from perdure.errors import Code, Error
-from perdure.ids import DEFAULT_TENANT, InputId, Seq, SessionId, Tenant, TurnId, session_stream
+from perdure.ids import DEFAULT_TENANT, InputId, PromiseId, Seq, SessionId, Tenant, TurnId, session_stream
 from perdure.inbox.admit import Admitted, Conflict, Duplicate
 from perdure.inbox.items import Wake
-from perdure.store.protocol import Store
+from perdure.store.protocol import AlreadyResolved, Store
 from perdure.testing.laws.bench import (
     ANN,
     BOB,
@@ -29,6 +29,7 @@ from perdure.testing.laws.bench import (
     stream_of,
     take,
 )
+from perdure.vocab.promises import Ok, PromiseState
 from perdure.vocab.records import CancelRequested, RecordRedacted, SessionOpened, redaction_key, write
 
 PICTURE = blob_of(bytes(range(256)) * 40, "image/png")
@@ -206,6 +207,21 @@ class ChangeLaws:
         await bench.store.redact(gone)
         assert await code_of(bench.store.blob(PICTURE.hash)) is Code.BLOB_UNKNOWN
         assert await bench.store.blob(LETTER.hash) == LETTER
+
+    async def test_a_redaction_takes_the_answer_of_a_promise_with_it(self, bench: Bench) -> None:
+        one, two = await held(bench, "one"), await held(bench, "two")
+        await bench.store.append(one.plan(note("secret")))
+        for name, hold in (("told", one), ("open", one), ("strange", two)):
+            await bench.store.promise(PromiseState(id=PromiseId(name), stream=hold.stream))
+        for name in ("told", "strange"):
+            await bench.store.resolve(PromiseId(name), Ok(value="secret"), now=5)
+        gone = tuple((PromiseId(name), Ok(value="gone")) for name in ("told", "open", "strange", "nowhere"))
+        await bench.store.redact(replace(redaction("one", 2), answers=gone))
+        other = await bench.reopen()
+        found = {name: await other.peek(PromiseId(name)) for name in ("told", "open", "strange", "nowhere")}
+        said = {name: state.resolution if state else None for name, state in found.items()}
+        assert said == {"told": Ok(value="gone"), "open": None, "strange": Ok(value="secret"), "nowhere": None}
+        assert isinstance(await other.resolve(PromiseId("told"), Ok(value="x"), now=6), AlreadyResolved)
 
     async def test_bytes_are_not_dropped_from_a_stream_that_has_moved(self, bench: Bench) -> None:
         hold = await held(bench)
