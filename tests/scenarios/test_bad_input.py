@@ -10,6 +10,8 @@ import pytest
 
 from perdure import Agent, Code, Error, Runtime, ToolContext, tool
 from perdure.models.scripted import ScriptedModel, call, say
+from perdure.runtime.parts import Content
+from perdure.vocab.messages import Text
 from tests.scenarios.conftest import Desk
 
 HOSTILE = ["a:b", "a/b", "a%3Ab", "ünï", "'; drop table log; --", "a" * 500, " x ", "session", "💥"]
@@ -33,6 +35,41 @@ async def test_a_session_id_must_be_a_name(desk: Desk, id: object) -> None:
 @pytest.mark.parametrize("text", ["", "  \n", 5, None, b"bytes"])
 async def test_an_input_must_say_something(desk: Desk, text: object) -> None:
     await refused(Code.INVALID_ARGUMENT, desk=desk, text=text)
+
+
+class Shout(str):
+    """Text of somebody's own kind."""
+
+    def __str__(self) -> str:
+        return self.upper()
+
+
+@pytest.mark.parametrize("content", [Shout("hi"), [Shout("hi")], [Text(text=Shout("hi"))]])
+async def test_text_of_a_subclass_is_taken_as_the_text_it_is(desk: Desk, content: Content) -> None:
+    rt = await desk.open(ScriptedModel(say("ok", exact=True)))
+    session = await rt.session("s", agent="a")
+    assert (await (await session.send(content)).result(timeout=10)).text == "ok"
+    assert list((await session.history())[0].parts) == [Text(text="hi")]
+
+
+@pytest.mark.parametrize("part", [Text(text=5), 5, None])  # type: ignore[arg-type]
+async def test_a_part_that_is_no_text_is_refused(desk: Desk, part: object) -> None:
+    await refused(Code.INVALID_ARGUMENT, desk=desk, text=[part])
+
+
+@pytest.mark.parametrize("given", [5, 0, "x", ["x"]])
+async def test_a_plugin_input_that_is_no_mapping_is_refused(desk: Desk, given: object) -> None:
+    rt = await desk.open(ScriptedModel(say("ok")))
+    with pytest.raises(Error) as caught:
+        await (await rt.session("s", agent="a")).send("hi", plugin_input=given)  # type: ignore[arg-type]
+    assert caught.value.code is Code.INVALID_ARGUMENT
+
+
+@pytest.mark.parametrize("timeout", [[1], {}, b"1s", 10**400, float("nan"), object()])
+def test_a_timeout_that_is_no_duration_is_refused(timeout: object) -> None:
+    with pytest.raises(Error) as caught:
+        Agent("a", tool_timeout=timeout)  # type: ignore[arg-type]
+    assert caught.value.code is Code.AGENT_INVALID
 
 
 async def test_text_that_is_not_unicode_is_refused(desk: Desk) -> None:

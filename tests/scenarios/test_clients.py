@@ -15,6 +15,7 @@ from perdure.tools.clients.completions import DirectRequest
 from perdure.tools.clients.dispatch import ChildCall
 from perdure.tools.clients.progress import SandboxMessage
 from perdure.tools.decorator import AnyTool
+from perdure.tools.execution_result import ToolExecutionResult
 from perdure.vocab.messages import AttachmentRef, Text, ToolResult
 from perdure.vocab.outcomes import DirectUsage, ToolCallOutcome
 from perdure.vocab.records import EffectSettled, ToolMembershipChanged
@@ -410,6 +411,50 @@ async def test_progress_reaches_observers_by_its_kind(desk: Desk) -> None:
     sent = await session.send("go")
     live = [event async for event in sent.events() if isinstance(event, Progress | OutputDelta)]
     assert [event.message if isinstance(event, Progress) else event.text for event in live] == ["half way", "line 1"]
+
+
+WRONG_ARGUMENTS: list[Callable[[ToolContext], Awaitable[object]]] = [
+    lambda ctx: ctx.dispatch.batch([5]),  # type: ignore[list-item]
+    lambda ctx: ctx.dispatch.batch(5),  # type: ignore[arg-type]
+    lambda ctx: ctx.dispatch.batch([ChildCall(name=5)]),  # type: ignore[arg-type]
+    lambda ctx: ctx.dispatch.batch([ChildCall("double", call_id=5)]),  # type: ignore[arg-type]
+    lambda ctx: ctx.attachments.put("x", "text/plain"),  # type: ignore[arg-type]
+    lambda ctx: ctx.attachments.put(5, "text/plain"),  # type: ignore[arg-type]
+    lambda ctx: ctx.attachments.put(b"x", ["text/plain"]),  # type: ignore[arg-type]
+    lambda ctx: ctx.attachments.put(b"x", "text/plain", name=5),  # type: ignore[arg-type]
+    lambda ctx: ctx.attachments.get("x"),  # type: ignore[arg-type]
+    lambda ctx: ctx.direct_completions.complete(5, "me"),  # type: ignore[arg-type]
+    lambda ctx: ctx.direct_completions.complete("hi", 5),  # type: ignore[arg-type]
+    lambda ctx: ctx.direct_completions.complete(DirectRequest(5), "me"),  # type: ignore[arg-type]
+    lambda ctx: ctx.direct_completions.complete(DirectRequest(["hi"]), "me"),  # type: ignore[list-item]
+    lambda ctx: ctx.direct_completions.complete(DirectRequest("hi", instructions=5), "me"),  # type: ignore[arg-type]
+    lambda ctx: ctx.direct_completions.complete(DirectRequest("hi", key=5), "me"),  # type: ignore[arg-type]
+    lambda ctx: ctx.sessions.turn_result(5),  # type: ignore[arg-type]
+]
+
+
+@pytest.mark.parametrize("wrong", WRONG_ARGUMENTS)
+async def test_an_argument_that_is_something_else_is_refused_in_words(
+    desk: Desk, wrong: Callable[[ToolContext], Awaitable[object]]
+) -> None:
+    async def body(ctx: ToolContext) -> Json:
+        with pytest.raises(ToolError) as caught:
+            await wrong(ctx)
+        return [caught.value.code, caught.value.message]
+
+    _, told = await done(desk, body, double)
+    assert told[0] == "invalid_argument"
+    assert "must be" in told[1] or "batch" in told[1].lower()
+
+
+@pytest.mark.parametrize("raw", [5, b"bytes", object(), "\ud800", "text"])
+@pytest.mark.parametrize("value", [7, {"n": 7}])
+async def test_whatever_a_raw_output_is_the_call_stays_a_success(desk: Desk, value: Json, raw: object) -> None:
+    async def body(ctx: ToolContext) -> Json:
+        return ToolExecutionResult.success_with_raw_output(value, raw)  # type: ignore[arg-type]
+
+    _, told = await done(desk, body)
+    assert told == value
 
 
 async def test_process_events_are_missing_outside_a_process(desk: Desk) -> None:

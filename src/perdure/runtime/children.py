@@ -25,7 +25,7 @@ from perdure.tools.body import StepFailed
 from perdure.tools.catalog import ActiveCatalog
 from perdure.tools.clients.dispatch import MAX_BATCH_CALLS, ChildCall, ChildResult
 from perdure.tools.context import CancelToken, ToolContext
-from perdure.tools.errors import OutcomeUnknown
+from perdure.tools.errors import OutcomeUnknown, ToolError
 from perdure.tools.execute import ToolThreads, run_to_end
 from perdure.tools.prepare import Preparation, ToolPrepareContext, answered, judge, refused
 from perdure.tools.provider import ProvidedTool
@@ -67,6 +67,7 @@ class DispatchClient:
     async def batch(self, calls: Sequence[ChildCall]) -> tuple[ChildResult, ...]:
         """Run other tools and answer in the order of the calls."""
         self._site.check_running()
+        _check_calls(calls)
         self._site.batches += 1
         named = [replace(call, call_id=call.call_id or str(index)) for index, call in enumerate(calls)]
         if len(named) > MAX_BATCH_CALLS:
@@ -247,6 +248,18 @@ class _Sealed(Value, frozen=True):
 def _recordable(answer: Preparation) -> Json:
     outcome = _Prepared(call=answer) if isinstance(answer, PreparedToolCall) else answer
     return msgspec.to_builtins(_Sealed(outcome=outcome))
+
+
+def _check_calls(calls: object) -> None:
+    """Refuse what is no batch at all, before it counts as one."""
+    if not isinstance(calls, Sequence):
+        raise ToolError(f"A batch is a list of ChildCall, not {type(calls).__name__}", code="invalid_argument")
+    for index, one in enumerate(cast("Sequence[object]", calls)):
+        if not isinstance(one, ChildCall):
+            message = f"Call {index} of the batch is {type(one).__name__}, not a ChildCall"
+            raise ToolError(message, code="invalid_argument")
+        if not all(isinstance(text, str) for text in cast("tuple[object, ...]", (one.name, one.call_id))):
+            raise ToolError(f"The name and the id of call {index} must be text", code="invalid_argument")
 
 
 def _answered(call: ChildCall, output: ToolOutput) -> ChildResult:

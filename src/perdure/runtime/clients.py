@@ -216,6 +216,7 @@ class SessionsClient:
 
     async def turn_result(self, started: StartedTurn, timeout: float | None = None) -> str:
         """The text a started turn ended with."""
+        _check("A turn to wait for", started, StartedTurn)
         stream = self._stream_of(started.session_id)
         if stream == self._stream:
             raise ToolError(
@@ -273,6 +274,9 @@ class AttachmentsClient:
     async def put(self, data: bytes, media_type: str, *, name: str = "") -> AttachmentRef:
         """Keep bytes and refer to them."""
         self._site.check_running()
+        _check("The content of an attachment", data, bytes, bytearray, memoryview)
+        _check("The media type of an attachment", media_type, str)
+        _check("The name of an attachment", name, str)
         with visibly():
             check_text(name, where="the name of the attachment")
             [ref] = await normalise([Attachment(media_type, bytes(data))], _Collected(self._site))
@@ -280,6 +284,7 @@ class AttachmentsClient:
 
     async def get(self, ref: AttachmentRef) -> bytes:
         """The bytes of a reference this session holds."""
+        _check("An attachment to read", ref, AttachmentRef)
         mine = next((blob for blob in self._site.attached if blob.hash == ref.hash), None)
         if mine is not None:
             return mine.data
@@ -323,6 +328,10 @@ class CompletionsClient:
         """The reply of the session's own model."""
         self._site.check_running()
         asked = DirectRequest(request) if isinstance(request, str) else request
+        _check("A direct completion", asked, DirectRequest)
+        _check("The instructions of a direct completion", asked.instructions, str)
+        _check("The key of a direct completion", asked.key, str)
+        _check("The usage source of a direct completion", usage_source, str)
         if not usage_source.strip():
             raise ToolError("A direct completion needs a usage source", code="invalid_argument")
         messages = _messages(asked.messages)
@@ -372,7 +381,17 @@ class CompletionsClient:
         return DirectOutcome(reply=adopted, source=source)
 
 
+def _check(what: str, given: object, *wanted: type) -> None:
+    """Refuse an argument that is something else, in words for whoever wrote the tool."""
+    if not isinstance(given, wanted):
+        names = " or ".join(one.__name__ for one in wanted)
+        raise ToolError(f"{what} must be {names}, not {type(given).__name__}", code="invalid_argument")
+
+
 def _messages(given: str | Sequence[Message]) -> tuple[Message, ...]:
+    _check("The conversation of a direct completion", given, Sequence)
+    for one in () if isinstance(given, str) else given:
+        _check("A part of the conversation", one, Message)
     messages = (Message(role="user", parts=(Text(text=given),)),) if isinstance(given, str) else tuple(given)
     if not messages or messages[-1].role != "user":
         raise ToolError("A direct completion must end with what the user says", code="invalid_argument")

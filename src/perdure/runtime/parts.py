@@ -77,11 +77,14 @@ def _part(one: object, blobs: list[Blob]) -> InputPart:
             )
 
 
-def _text(text: str) -> Text:
-    check_text(text, where="the input")
-    if not text.strip():
+def _text(text: object) -> Text:
+    if not isinstance(text, str):
+        raise Error(Code.INVALID_ARGUMENT, f"a text part must be text, not {type(text).__name__}")
+    plain = str.__str__(text)  # of an enum's member too: the log takes nothing but plain text
+    check_text(plain, where="the input")
+    if not plain.strip():
         raise Error(Code.INVALID_ARGUMENT, "an input must say something", because="it is blank")
-    return Text(text=text)
+    return Text(text=plain)
 
 
 def _shown(ref: AttachmentRef) -> Image | File:

@@ -460,6 +460,10 @@ def _named(model: object) -> str:
 
 def _plugin_input(given: Mapping[str, Json] | None) -> dict[str, Json] | None:
     """What the host tells its own code: it must survive a restart, so it is JSON, and not too much of it."""
+    if given is None:
+        return None
+    if not isinstance(given, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance] - whatever a caller gives
+        raise Error(Code.INVALID_ARGUMENT, f"plugin_input is a value per plugin id, not {type(given).__name__}")
     if not given:
         return None
     plain = {check_id(name, what="the plugin id"): to_json(value, where=name) for name, value in given.items()}

@@ -6,6 +6,7 @@ that it needs, so that nothing runs that a model was not told of.
 
 from __future__ import annotations
 
+import math
 import time
 from abc import abstractmethod
 from collections.abc import Callable
@@ -148,11 +149,15 @@ class _Arithmetic(ToolObject):
 
     async def execute(self, arguments: dict[str, Json]) -> ToolExecutionResult:
         """The result, and what it is the result of."""
-        a, b = _number(arguments.get("a")), _number(arguments.get("b"))
         try:
+            a, b = _number(arguments.get("a")), _number(arguments.get("b"))
             result = self.compute(a, b)
         except ZeroDivisionError:
             return ToolExecutionResult.tool_error("Cannot divide by zero")
+        except OverflowError:
+            return ToolExecutionResult.tool_error("The numbers are too large to compute with")
+        if not math.isfinite(result):
+            return ToolExecutionResult.tool_error("The result is too large to be written down")
         return ToolExecutionResult.success({"result": result, "operation": self.name, "a": a, "b": b})
 
     @abstractmethod

@@ -8,19 +8,23 @@ import re
 from perdure.errors import Code, Error
 
 _UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_MAX_MS = 2**53  # what every reader of the log can count to
 _TEXT = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)\s*")
 
 
-def to_ms(duration: float | str) -> int | None:
+def to_ms(duration: object) -> int | None:
     """Milliseconds, at least 1; None if it is not a positive duration."""
-    if isinstance(duration, bool):
-        return None
-    if isinstance(duration, str):
-        match = _TEXT.fullmatch(duration)
-        ms = float(match.group(1)) * _UNITS_MS[match.group(2)] if match else math.nan
-    else:
-        ms = duration * 1000
-    return max(1, round(ms)) if math.isfinite(ms) and ms > 0 else None
+    match duration:
+        case bool():
+            return None
+        case str():
+            found = _TEXT.fullmatch(duration)
+            ms = float(found.group(1)) * _UNITS_MS[found.group(2)] if found else math.nan
+        case int() | float():
+            ms = duration * 1000
+        case _:
+            return None
+    return max(1, round(ms)) if 0 < ms <= _MAX_MS else None
 
 
 def duration_ms(duration: float | str, *, what: str) -> int:

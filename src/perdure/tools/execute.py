@@ -328,11 +328,8 @@ def _result(value: object, ctx: ToolContext[object]) -> ToolOutput:
 def _executed(result: ToolExecutionResult, ctx: ToolContext[object], beside: Sidecar) -> ToolOutput:
     match result:
         case Succeeded(value=value):
-            output = _result(value, ctx)
-            if isinstance(output, Success):
-                shown, beside.raw_output = without_raw_output(output.value)
-                return Success(value=shown)
-            return output
+            shown, beside.raw_output = without_raw_output(value)
+            return _result(shown, ctx)
         case SucceededWithImages(value=value, images=images):
             output = _result(value, ctx)
             return _pictured(output, images, ctx, beside) if isinstance(output, Success) else output

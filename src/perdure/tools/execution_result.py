@@ -117,6 +117,8 @@ class ToolExecutionResult:
     @staticmethod
     def success_with_raw_output(value: object, raw_output: str) -> ToolExecutionResult:
         """It worked; `value` is for the model, `raw_output` is the whole of it, for programs."""
+        if not isinstance(raw_output, str):  # pyright: ignore[reportUnnecessaryIsInstance] - whatever a tool gives
+            return Succeeded(value)
         if isinstance(value, dict):
             return Succeeded({**cast("dict[str, object]", value), _RAW: raw_output})
         return Succeeded({_SCALAR: value, _RAW: raw_output})

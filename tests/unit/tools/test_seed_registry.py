@@ -241,6 +241,8 @@ async def test_with_defaults_math_tools() -> None:
     assert (await run(registry, "multiply", a=5, b=3)).result["result"] == 15.0
     assert (await run(registry, "divide", a=6, b=3)).result["result"] == 2.0
     assert (await run(registry, "divide", a=6, b=0)).error == "Cannot divide by zero"
+    assert (await run(registry, "add", a=10**400, b=0)).error == "The numbers are too large to compute with"
+    assert (await run(registry, "multiply", a=1e308, b=10)).error == "The result is too large to be written down"
     assert (await run(registry, "add", a="five")).result == {"result": 0.0, "operation": "add", "a": 0.0, "b": 0.0}
 
 
