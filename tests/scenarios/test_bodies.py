@@ -721,6 +721,20 @@ async def test_closing_a_runtime_does_not_wait_for_those_who_wait(desk: Desk) ->
         assert info.parked
 
 
+async def test_the_timeout_that_an_agent_gives_its_tools_is_not_for_bodies_that_wait(desk: Desk) -> None:
+    @tool(effect="resumable")
+    async def nap(ctx: ToolContext) -> str:
+        """Nap."""
+        await ctx.sleep("short", "120ms")
+        return "woken"
+
+    agent = Agent("a", model=ScriptedModel(call("nap"), say("ok")), tools=[nap], tool_timeout="50ms")
+    async with Runtime(desk.new_store(), agents=[agent]) as rt:
+        session = await rt.session("s", agent="a")
+        await session.ask("go")
+        assert outputs(await session.history()) == ["woken"]
+
+
 # --- completions ------------------------------------------------------------------------------------------------
 
 
