@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from perdure import Agent, Code, Error, OutcomeUnknown, Runtime, ToolContext, ToolError, Tuning, tool
 from perdure.codec import Json
 from perdure.effects.promises import unsigned_key
-from perdure.ids import PromiseId
+from perdure.ids import EffectId, PromiseId
 from perdure.models.scripted import ScriptedModel, call, calls, say
 from perdure.runtime.clock import SystemClock
 from perdure.runtime.runtime import Runtime as AnyRuntime
@@ -272,7 +272,7 @@ async def test_changed_input_of_a_finished_step_ends_the_call_and_not_the_sessio
     await sent.result(5)
     [output] = outputs(await session.history())
     assert output["code"] == "replay_mismatch"
-    assert "$.command.input[0]: 1 -> 2" in str(output["error"])
+    assert output["error"].endswith("(at $.command.input[0])")
     assert runs == [1]
     again = await session.send("and now?")
     await parked(rt, session)
@@ -573,31 +573,42 @@ async def test_a_key_works_from_anywhere_and_a_forged_one_nowhere(desk: Desk) ->
     assert keys[0].signature not in str([row.data for row in await session.rows()])
 
 
-async def test_an_event_nobody_awaits_any_more_is_over(desk: Desk) -> None:
-    keys: list[AwaitEventKey] = []
-    go = asyncio.Event()
-
+async def test_an_event_that_a_call_gave_up_stays_open_for_the_others_of_its_turn(desk: Desk) -> None:
     @tool(effect="resumable")
-    async def race(ctx: ToolContext) -> str:
-        """Race."""
-        keys.append(await ctx.external_event_key("slow"))
-        slow = asyncio.ensure_future(ctx.event("slow"))
-        await ctx.sleep("short", "20ms")
-        assert not slow.done()
-        return "gave up"
+    async def ask(ctx: ToolContext, seconds: float) -> object:
+        """Ask."""
+        try:
+            return await ctx.event("verdict", timeout=seconds)
+        except EventTimedOut:
+            return "gave up"
 
-    @tool(effect="pure")
-    async def hold() -> None:
-        """Hold."""
-        await go.wait()
-
-    rt = await desk.open(ScriptedModel(calls(call("race"), call("hold")), say("ok")), race, hold)
+    model = ScriptedModel(calls(call("ask", seconds=0.1), call("ask", seconds=60)), say("ok"))
+    rt = await desk.open(model, ask, tuning=HURRIED)
     session = await rt.session("s", agent="a")
     sent = await session.send("go")
     await recorded(session, "<c1.0.1")
-    assert await rt.resolve(keys[0], 1) == AlreadyResolved(Cancelled())
-    go.set()
+    assert await session.resolve("verdict", "yes") == Accepted()
     await sent.result(5)
+    assert outputs(await session.history()) == ["gave up", "yes"]
+
+
+async def test_a_retried_attempt_may_wait_for_the_event_of_the_first(desk: Desk) -> None:
+    @tool(effect="resumable", retries=1)
+    async def ask(ctx: ToolContext) -> object:
+        """Ask."""
+        waiting = asyncio.create_task(ctx.event("verdict"))
+        if ctx.attempt == 1:
+            await asyncio.sleep(0.05)
+            raise ToolError("flaky", retry_safe=True)
+        return await waiting
+
+    rt = await desk.open(ScriptedModel(call("ask"), say("ok")), ask)
+    session = await rt.session("s", agent="a")
+    sent = await session.send("go")
+    await recorded(session, ">c1.0.2")
+    assert await session.resolve("verdict", "yes") == Accepted()
+    await sent.result(5)
+    assert outputs(await session.history()) == ["yes"]
 
 
 async def test_an_input_queues_behind_a_parked_turn(desk: Desk) -> None:
@@ -735,6 +746,166 @@ async def test_the_timeout_that_an_agent_gives_its_tools_is_not_for_bodies_that_
         assert outputs(await session.history()) == ["woken"]
 
 
+async def test_many_more_waiting_turns_than_seats_are_parked_without_a_fuss(desk: Desk) -> None:
+    entries: list[str] = []
+
+    @tool(effect="resumable")
+    async def ask(ctx: ToolContext) -> object:
+        """Ask."""
+        entries.append(ctx.session_id)
+        return await ctx.event("go")
+
+    rt = await desk.open(ScriptedModel(call("ask"), say("ok")), ask, tuning=Tuning(patience_s=30, max_waiting=2))
+    sessions = [await rt.session(f"s{n}", agent="a") for n in range(12)]
+    sent = list(await asyncio.gather(*(session.send("go") for session in sessions)))
+
+    async def all_but_two_parked() -> bool:
+        found = [await rt.store.stream(session.stream) for session in sessions]
+        return sum(info is not None and info.parked for info in found) == 10
+
+    await until(all_but_two_parked)
+    assert len(entries) == 12
+    await asyncio.gather(*(session.resolve("go", 1) for session in sessions))
+    assert {(await one.result(10)).status for one in sent} == {"finished"}
+
+
+async def test_a_runtime_without_any_seat_parks_at_once(desk: Desk) -> None:
+    @tool(effect="resumable")
+    async def ask(ctx: ToolContext) -> object:
+        """Ask."""
+        return await ctx.event("go")
+
+    rt = await desk.open(ScriptedModel(call("ask"), say("ok")), ask, tuning=Tuning(max_waiting=0))
+    session = await rt.session("s", agent="a")
+    sent = await session.send("go")
+    await parked(rt, session)
+    await session.resolve("go", 7)
+    await sent.result(5)
+    assert outputs(await session.history()) == [7]
+
+
+async def test_a_body_that_outlives_its_cancelled_turn_writes_into_no_other(desk: Desk) -> None:
+    ran: list[str] = []
+
+    async def pay(turn: str) -> str:
+        ran.append(turn)
+        if len(ran) > 1:
+            return "second"
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            await asyncio.sleep(0.4)  # ignores that it should stop
+        return "first"
+
+    @tool(effect="resumable")
+    async def work(ctx: ToolContext) -> object:
+        """Work."""
+        paid = await ctx.step("pay", pay, "same")
+        await ctx.step("after", ran.append, "after")
+        return paid
+
+    rt = await desk.open(ScriptedModel(call("work"), say("ok")), work)
+    session = await rt.session("s", agent="a")
+    sent = await session.send("go")
+    await recorded(session, ">c1.0/step:pay")
+    while not ran:  # noqa: ASYNC110 - a list has no event
+        await asyncio.sleep(0.01)
+    await session.cancel()
+    assert (await sent.result(5)).reason == "cancelled"
+    await (await session.send("again")).result(5)
+    await asyncio.sleep(0.5)
+    assert ran == ["same", "same", "after"]
+    assert outputs(await session.history())[-1] == "second"
+    settled = [row.record.id for row in await session.rows() if isinstance(row.record, EffectSettled)]
+    assert settled.count(EffectId("c1.0/step:pay")) == 2  # one in doubt, one of the second turn
+
+
+async def test_an_answer_that_comes_while_a_body_is_unwound_finds_one_body(desk: Desk) -> None:
+    ran: list[str] = []
+
+    @tool(effect="resumable")
+    async def work(ctx: ToolContext) -> object:
+        """Work."""
+        try:
+            verdict = await ctx.event("go")
+            await ctx.step("pay", ran.append, "paid")
+            return verdict
+        finally:
+            await asyncio.sleep(0.3)
+
+    rt = await desk.open(ScriptedModel(call("work"), say("ok")), work, tuning=Tuning(patience_s=0.05))
+    session = await rt.session("s", agent="a")
+    sent = await session.send("go")
+    await recorded(session, ">c1.0/event:go")
+    await asyncio.sleep(0.1)
+    await session.resolve("go", "yes")
+    await sent.result(10)
+    assert (outputs(await session.history()), ran) == (["yes"], ["paid"])
+    assert await rt.store.next_due() is None
+
+
+async def test_an_answer_that_could_not_be_recorded_is_refused(desk: Desk) -> None:
+    @tool(effect="resumable")
+    async def ask(ctx: ToolContext) -> object:
+        """Ask."""
+        return await ctx.event("go")
+
+    rt = await desk.open(ScriptedModel(call("ask"), say("ok")), ask)
+    session = await rt.session("s", agent="a")
+    sent = await session.send("go")
+    await recorded(session, ">c1.0/event:go")
+    wrong: list[tuple[Json, Code]] = [
+        ("x" * 300_000, Code.INPUT_TOO_LARGE),
+        ({1, 2}, Code.INVALID_JSON),
+        ({1: 2}, Code.INVALID_JSON),
+        (float("nan"), Code.INVALID_JSON),
+    ]
+    for value, code in wrong:
+        with pytest.raises(Error) as refused:
+            await session.resolve("go", value)
+        assert refused.value.code is code
+    await session.resolve("go", "small")
+    await sent.result(5)
+    assert outputs(await session.history()) == ["small"]
+
+
+async def test_waiting_for_an_event_of_a_session_that_is_deleted_can_be_given_up(desk: Desk) -> None:
+    keys: dict[str, AwaitEventKey] = {}
+
+    @tool(effect="resumable")
+    async def ask(ctx: ToolContext) -> object:
+        """Ask."""
+        if ctx.session_id == "other":
+            keys["other"] = await ctx.external_event_key("go")
+            return await ctx.event("go")
+        return await ctx.await_event_json(keys["other"], timeout=60)
+
+    rt = await desk.open(ScriptedModel(call("ask"), say("ok")), ask, tuning=HURRIED)
+    other, session = await rt.session("other", agent="a"), await rt.session("s", agent="a")
+    await other.send("go")
+    await parked(rt, other)
+    sent = await session.send("go")
+    await parked(rt, session)
+    await other.delete()
+    await session.cancel()
+    assert (await sent.result(5)).reason == "cancelled"
+
+
+async def test_the_signature_of_a_key_that_is_passed_to_a_step_is_not_recorded(desk: Desk) -> None:
+    mailed: list[AwaitEventKey] = []
+
+    @tool(effect="resumable")
+    async def ask(ctx: ToolContext) -> None:
+        """Ask."""
+        await ctx.step("mail", mailed.append, await ctx.external_event_key("go"))
+
+    rt = await desk.open(ScriptedModel(call("ask"), say("ok")), ask)
+    session = await rt.session("s", agent="a")
+    await session.ask("go")
+    assert mailed[0].signature
+    assert mailed[0].signature not in str([row.data for row in await session.rows()])
+
+
 # --- completions ------------------------------------------------------------------------------------------------
 
 
@@ -802,6 +973,55 @@ async def test_pending_without_a_key_is_a_failure(desk: Desk) -> None:
     await session.ask("go")
     [output] = outputs(await session.history())
     assert output["code"] == "pending_tool_missing_completion_key"
+
+
+async def test_a_completion_that_was_accepted_before_the_cancel_is_told(desk: Desk) -> None:
+    keys: list[AwaitEventKey] = []
+
+    @tool
+    async def order(ctx: ToolContext) -> PendingCompletion:
+        """Order."""
+        keys.append(await ctx.completion_key())
+        return ctx.pending()
+
+    model = ScriptedModel(call("order"), say("ok"))
+    rt = await desk.open(model, order, tuning=HURRIED)
+    session = await rt.session("s", agent="a")
+    sent = await session.send("go")
+    await parked(rt, session)
+    await rt.drain()
+    sender = await desk.open(model, order, worker=False)
+    assert await sender.resolve(keys[0], "shipped") == Accepted()
+    await sender.existing("s").cancel()
+    other = await desk.open(model, order)
+    there = await other.session("s", agent="a")
+    await status(there, "idle")
+    assert outputs(await there.history()) == ["shipped"]
+    assert sent.turn
+
+
+async def test_the_key_of_a_call_that_ended_by_itself_is_over(desk: Desk) -> None:
+    keys: list[AwaitEventKey] = []
+    go = asyncio.Event()
+
+    @tool
+    async def order(ctx: ToolContext) -> str:
+        """Order."""
+        keys.append(await ctx.completion_key())
+        return "done at once"
+
+    @tool(effect="pure")
+    async def hold() -> None:
+        """Hold."""
+        await go.wait()
+
+    rt = await desk.open(ScriptedModel(calls(call("order"), call("hold")), say("ok")), order, hold)
+    session = await rt.session("s", agent="a")
+    sent = await session.send("go")
+    await recorded(session, "<c1.0.1")
+    assert await rt.resolve(keys[0], 1) == AlreadyResolved(Cancelled())
+    go.set()
+    await sent.result(5)
 
 
 async def test_a_pending_call_of_a_cancelled_turn_is_over(desk: Desk) -> None:

@@ -61,6 +61,7 @@ class DeterminismViolation:
             because=f"{self.count or 'some'} differing JSON paths: {shown}",
             hint="what is passed to a recorded effect must be equal every time; give changed work a new name",
             effect=envelope.id,
+            paths=", ".join(path.partition(": ")[0] for path in self.paths) or "places that were not kept",
             stored=self.stored_fingerprint,
             current=self.current_fingerprint,
         )

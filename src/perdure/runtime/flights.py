@@ -8,19 +8,57 @@ from dataclasses import dataclass, field
 
 from perdure.clock import Clock
 from perdure.commit.plan import Blob
-from perdure.effects.controller import Begun, Care, JournaledController
+from perdure.effects.controller import Begun, Care, JournaledController, Ledger
 from perdure.effects.promises import SECRET, TurnScope, signed_key, unsigned_key
 from perdure.errors import Code, Error
 from perdure.ids import CallId, EffectId
 from perdure.runtime.clients import CallSite
 from perdure.runtime.shared import Secrets
-from perdure.tools.body import Body
+from perdure.tools.body import Body, Parked
 from perdure.tools.context import CancelToken
 from perdure.turn.state import Effect
 from perdure.vocab.effects import Envelope
 from perdure.vocab.outcomes import Outcome
 from perdure.vocab.promises import AwaitEventKey, ToolCompletion
+from perdure.vocab.records import Record
 from perdure.vocab.tools import EffectClass
+
+
+class Valve:
+    """What one call may write through: shut for good once its turn goes on without it."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self.worker = ledger.worker
+        self.is_shut = False
+        self._ledger = ledger
+
+    def submit(self, *records: Record) -> None:
+        """Put facts into the stream.
+
+        Raises:
+            Parked: too late; whoever still runs is on its own.
+        """
+        self._check()
+        self._ledger.submit(*records)
+
+    async def durable(self) -> None:
+        """Wait until everything submitted so far is durable."""
+        self._check()
+        await self._ledger.durable()
+        self._check()
+
+    def lease_live(self) -> bool:
+        """Whether what is begun now may begin."""
+        return not self.is_shut and self._ledger.lease_live()
+
+    async def reassert(self) -> None:
+        """Renew a lapsed lease."""
+        self._check()
+        await self._ledger.reassert()
+
+    def _check(self) -> None:
+        if self.is_shut:
+            raise Parked
 
 
 @dataclass(slots=True)
@@ -33,6 +71,7 @@ class Flight:
     cancellation: CancelToken = field(default_factory=CancelToken)
     dispatched: bool = False
     body: Body | None = None
+    valve: Valve | None = None
     unwound: bool = False
     outcome: Outcome | None = None
     blobs: tuple[Blob, ...] = ()
@@ -69,6 +108,11 @@ class Flight:
         """Its body may be entered again later; whatever it still does is no outcome."""
         if self.body is not None:
             self.body.unwind()
+
+    def shut(self) -> None:
+        """The turn goes on without it: nothing that it still does is recorded."""
+        if self.valve is not None:
+            self.valve.is_shut = True
 
 
 class AttemptCompletion:

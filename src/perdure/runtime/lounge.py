@@ -16,7 +16,7 @@ class Lounge:
     def sit(self, guest: object, hurry: Callable[[], None]) -> None:
         """Take a seat; `hurry` is called when it is needed for somebody else."""
         self._sitting[guest] = hurry
-        if len(self._sitting) > self._seats:
+        while len(self._sitting) > self._seats:
             oldest = next(iter(self._sitting))
             self._sitting.pop(oldest)()
 

@@ -47,6 +47,7 @@ class Orphans:
                 self._spawn(self._outlive(stream, driver.turn.id, flight))
             else:
                 flight.put_aside()
+                flight.shut()
                 flight.stop()
 
     def _spawn(self, work: Coroutine[None, None, None]) -> None:

@@ -158,11 +158,15 @@ class OwnedStream:
         self._parked = False
         self.flush(lease="release", waits=waits, parked=True)
         await self.durable()
+        if not self._parked:
+            self.unpark(at_once=False)
         return self._parked
 
-    def unpark(self) -> None:
-        """The parked turn goes on: forget when it should have been woken."""
-        self.timer(ClearTimer(PARK))
+    def unpark(self, *, at_once: bool) -> None:
+        """The turn goes on: forget when it should have been woken, at once or with whatever is written next."""
+        self._timers.append(ClearTimer(PARK))
+        if at_once:
+            self._touch()
 
     def flush(
         self, *, lease: Literal["keep", "release"] = "keep", waits: tuple[PromiseId, ...] = (), parked: bool = False

@@ -161,8 +161,8 @@ class Resident:
                 self._opened_at = row.at
         self._owned.known_seq = self.state.seq
         self._owned.active = self.state.open_turn is not None
-        if self._claim.parked:
-            self._owned.unpark()
+        if self.state.open_turn is not None:  # it may have died after it met an answer while it parked
+            self._owned.unpark(at_once=self._claim.parked)
         self._loaded = True
         self._shared.hub.stir(self.stream)  # rows whose confirmation got lost were never announced
 

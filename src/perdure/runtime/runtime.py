@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Self, TypeVar
 
 from perdure.clock import Clock
-from perdure.codec import Json, to_json
+from perdure.codec import Json, encode, to_json
 from perdure.effects.promises import SECRET, TurnScope, check_key
 from perdure.errors import Code, Error
 from perdure.ids import VERSION, SessionId, StreamId, Tenant, TurnId, WorkerId, check_id, session_stream
@@ -28,6 +28,7 @@ from perdure.runtime.stores import store_for
 from perdure.runtime.worker import Worker
 from perdure.store.encoded import Codec, encoded
 from perdure.store.protocol import Accepted, AlreadyResolved, Claim, Resolved, Store, StreamInfo, Unknown
+from perdure.tools.body import refuse_unordered
 from perdure.tools.context import NOT_GIVEN
 from perdure.tools.execute import ToolThreads
 from perdure.vocab.promises import AwaitEventKey, Cancelled, Err, Ok, PromiseState, unknown_key
@@ -36,6 +37,7 @@ T = TypeVar("T")
 
 WATCH_S = 0.025
 MIN_LEASE_S = 0.2
+MAX_ANSWER_BYTES = 262_144
 IDLE_THREADS_MS = 20  # long enough for a thread that does nothing to notice that it may go
 
 
@@ -346,7 +348,7 @@ class Runtime:
 
     async def answer(self, key: AwaitEventKey, value: Json, error: Err | None) -> Resolved:
         """Answer a promise of a turn that is not over, and wake who waits for it."""
-        resolution = error if error is not None else Ok(value=to_json(value, where="the answer"))
+        resolution = _answer(value, error)
         scope = TurnScope.parse(key.scope)
         now = self.clock.wall_ms()
         try:
@@ -399,6 +401,19 @@ class Runtime:
         if self.worker:
             await self.worker.serving.look(stream)
             self.worker.poke(stream)
+
+
+def _answer(value: Json, error: Err | None) -> Ok | Err:
+    refuse_unordered(value, "the answer")
+    answer = error if error is not None else Ok(value=to_json(value, where="the answer"))
+    if (size := len(encode(answer))) > MAX_ANSWER_BYTES:
+        raise Error(
+            Code.INPUT_TOO_LARGE,
+            f"the answer is {size} bytes",
+            because=f"the limit is {MAX_ANSWER_BYTES}",
+            hint="answer with a reference, and let the tool fetch the content",
+        )
+    return answer
 
 
 def _store(store: str | Store | None, clock: Clock, *, lease_ms: int) -> Store:

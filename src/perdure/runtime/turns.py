@@ -25,7 +25,7 @@ from perdure.observe.live import LiveEmitter
 from perdure.runtime.clients import CallSite
 from perdure.runtime.deps import DepsFailed, TurnDeps
 from perdure.runtime.envelopes import Where, envelope
-from perdure.runtime.flights import AttemptCompletion, Flight
+from perdure.runtime.flights import AttemptCompletion, Flight, Valve
 from perdure.runtime.lounge import Lounge
 from perdure.runtime.owned import OwnedStream
 from perdure.runtime.patience import Patience
@@ -63,7 +63,7 @@ from perdure.vocab.outcomes import (
     ToolCallOutcome,
     ToolOutput,
 )
-from perdure.vocab.promises import AwaitEventKey, Cancelled
+from perdure.vocab.promises import AwaitEventKey, Cancelled, Resolution
 from perdure.vocab.records import EffectSettled, InputAdmitted, OutcomeArrivedLate, Record, TurnEnded
 from perdure.vocab.refs import PartRef, is_part
 
@@ -180,6 +180,9 @@ class TurnDriver:
             return await self._run()
         finally:
             self._preparations.stop()
+            for flight in self.flights.values():
+                if flight.effect != "once":  # what became of those is told by whoever outlives this
+                    flight.shut()
 
     async def _run(self) -> TurnEnded | None:
         self._controller.record(*recovery(self.turn))
@@ -211,7 +214,8 @@ class TurnDriver:
             return False
         self._news.clear()  # that is what the news was about
         lounge = self._around.lounge
-        lounge.sit(self, self._hurry)
+        if not self._hurried and patience > 0:
+            lounge.sit(self, self._hurry)
         try:
             async with asyncio.timeout(patience):
                 await self._news.wait()
@@ -241,13 +245,16 @@ class TurnDriver:
         tasks = [flight.task for flight in self.flights.values() if flight.task]
         if tasks:
             await asyncio.wait(tasks, timeout=GRACE_S)
+        for flight in self.flights.values():
+            flight.shut()  # if it does not come back, whatever it still does is refused
         for task in tasks:
-            task.cancel()  # it does not come back: whatever it still does is refused
+            task.cancel()
 
     def _settle_landed(self) -> None:
         landed, self._landed = self._landed, []
         for flight in landed:
-            self.flights.pop(flight.id, None)
+            if self.flights.get(flight.id) is flight:
+                del self.flights[flight.id]
             if flight.outcome is None or flight.id not in {_id(item) for item in owed(self.turn)}:
                 continue
             self._settle(flight, flight.outcome)
@@ -324,7 +331,7 @@ class TurnDriver:
             log.exception("an effect could not be performed", extra={"turn": self.turn.id, "effect": flight.id})
             self.refused(Error(Code.TURN_FAILED, f"effect {flight.id} broke off", because=type(problem).__name__))
         finally:
-            if flight.id in self.flights:  # else the turn was parked without it
+            if self.flights.get(flight.id) is flight:  # else the turn went on without it
                 if flight.outcome is None and not (flight.unwound or flight.cancellation.cancelled or self.refusal):
                     self._broke_off(flight)
                 self._landed.append(flight)
@@ -411,8 +418,8 @@ class TurnDriver:
     def _begin_completion(self, item: AwaitCompletion, described: Envelope) -> bool:
         async def run(flight: Flight) -> Outcome:
             due_at = item.pending.due_at or flight.begun.care.due_at
-            resolution = await self._waits.until(flight.id, item.pending.key, due_at)
-            assert resolution is not None  # a promise ends with an answer
+            key = item.pending.key
+            resolution = await self._waits.until(flight.id, key, due_at) or await self._waits.give_up(key)
             return AwaitEventOutcome(resolution=resolution)
 
         return self._start(item, described, Care(effect="pure", record_start=True, due_at=item.pending.due_at), run)
@@ -449,11 +456,13 @@ class TurnDriver:
                 return without_deps(item.call)
 
         async def attempt(flight: Flight, ctx: ToolContext[object]) -> Outcome:
+            flight.valve = Valve(self)
+            controller = JournaledController(self._controller.journal, flight.valve)
             if flight.effect == "resumable":
-                flight.body = await self._body(item, flight)
+                flight.body = await self._body(item, flight, controller)
                 if flight.site:
                     flight.site.keep = self._owned.blob
-            completion = self._completion(item)
+            completion = self._completion(item, controller)
             ctx = replace(ctx, body=flight.body, completion=completion)
             deadline_at = flight.begun.care.deadline_at
             around = self._around
@@ -469,8 +478,8 @@ class TurnDriver:
                 item, ready.prepared, ctx, around.threads, around.clock, deadline_at=deadline_at, may_start=may_start
             )
             completion.over = True
-            if flight.body:
-                await self._forget_events(item)
+            if completion.key and isinstance(done.outcome.launch, Done):
+                await self._give_up(completion.key)  # it ended after all: whoever has the key is told so
             around.emitter.flush()  # what the call said stands before what became of it
             flight.blobs = done.blobs
             spent = tuple(flight.site.spent) if flight.site else ()
@@ -478,7 +487,7 @@ class TurnDriver:
 
         return run
 
-    async def _body(self, item: RunCall, flight: Flight) -> Body:
+    async def _body(self, item: RunCall, flight: Flight, controller: JournaledController) -> Body:
         assert item.ref.index is not None
         place = Place(
             scope=self._scope,
@@ -490,9 +499,9 @@ class TurnDriver:
         )
         around = self._around
         secret = await around.secrets.get(SECRET)
-        return Body(place, self._controller, self._waits.of(flight.id), around.clock, around.threads, secret)
+        return Body(place, controller, self._waits.of(flight.id), around.clock, around.threads, secret)
 
-    def _completion(self, item: RunCall) -> AttemptCompletion:
+    def _completion(self, item: RunCall, controller: JournaledController) -> AttemptCompletion:
         turn, ref = self.turn, replace(item.ref, tail="completion")
 
         def describe(key: AwaitEventKey) -> Envelope:
@@ -500,18 +509,18 @@ class TurnDriver:
 
         around = self._around
         return AttemptCompletion(
-            self._controller, describe, around.secrets, self._scope, item.call.id, item.ref.attempt, around.clock
+            controller, describe, around.secrets, self._scope, item.call.id, item.ref.attempt, around.clock
         )
 
-    async def _forget_events(self, item: RunCall | None = None) -> None:
-        """Nobody waits any more for the events that a body (or the whole turn) left open."""
+    async def _forget_events(self) -> None:
+        """Nobody waits any more for the events of this turn."""
         for started in self._controller.journal.unsettled():
-            if not isinstance(started.command, AwaitEvent) or (item and not _is_part_of(started.id, item)):
-                continue
-            now = self._around.clock.wall_ms()
-            ended = await resolve(self._around.store, started.command.key, Cancelled(), now=now)
-            if is_part(started.id):
-                self._controller.record(EffectSettled(id=started.id, outcome=AwaitEventOutcome(resolution=ended)))
+            if isinstance(started.command, AwaitEvent) and is_part(started.id):
+                ended = AwaitEventOutcome(resolution=await self._give_up(started.command.key))
+                self._controller.record(EffectSettled(id=started.id, outcome=ended))
+
+    async def _give_up(self, key: AwaitEventKey) -> Resolution:
+        return await resolve(self._around.store, key, Cancelled(), now=self._around.clock.wall_ms())
 
     def _turn_context(self) -> TurnContext:
         turn = self.turn
@@ -569,6 +578,8 @@ class TurnDriver:
 
     async def _end_cancelled(self) -> None:
         """Somebody cancelled the turn: stop what runs, answer every call, end."""
+        for flight in self.flights.values():
+            flight.put_aside()
         await self.halt()
         self._controller.doubt_unsettled_steps(InDoubt(reason="cancelled"))
         await self._forget_events()
@@ -577,8 +588,8 @@ class TurnDriver:
             if flight is not None and flight.outcome is not None:
                 self._settle(flight, flight.outcome)
             elif call.pending is not None:
-                given_up = AwaitEventOutcome(resolution=Cancelled())
-                self._controller.record(EffectSettled(id=replace(ref, tail="completion").id, outcome=given_up))
+                ended = AwaitEventOutcome(resolution=await self._give_up(call.pending.key))
+                self._controller.record(EffectSettled(id=replace(ref, tail="completion").id, outcome=ended))
             elif call.doubt is not None:
                 unknown = DurableStepOutcome(value={"verdict": "unknown", "reason": "the turn was cancelled"})
                 self._controller.record(EffectSettled(id=replace(ref, tail="probe").id, outcome=unknown))
@@ -607,6 +618,7 @@ class TurnDriver:
         for flight in self.flights.values():
             self._note_loose(flight)
             flight.put_aside()
+            flight.shut()
             flight.stop()
 
     def forbid_starts(self) -> None:
@@ -626,6 +638,8 @@ class TurnDriver:
             flight.stop()
         if tasks:
             await asyncio.wait(tasks, timeout=GRACE_S)
+        for flight in self.flights.values():
+            flight.shut()
 
     async def drain(self) -> None:
         """Hand the turn over: running `once` calls are recorded as in doubt, then the stream is released."""
@@ -657,13 +671,6 @@ def _is_doubt(outcome: Outcome) -> bool:
 
 def _id(item: Owed) -> EffectId | None:
     return None if isinstance(item, EndTurn) else item.ref.id
-
-
-def _is_part_of(effect: EffectId, item: RunCall) -> bool:
-    if not is_part(effect):
-        return False
-    part = PartRef.parse(effect)
-    return (part.iteration, part.index) == (item.ref.iteration, item.ref.index)
 
 
 def _cut_short(flight: Flight | None, failures: int) -> ToolOutput:

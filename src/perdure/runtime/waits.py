@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from perdure.clock import Clock
 from perdure.effects.promises import TurnScope
+from perdure.errors import Code, Error
 from perdure.ids import EffectId, PromiseId
 from perdure.store.protocol import AlreadyResolved, Store
 from perdure.tools.body import Parked
@@ -93,7 +94,7 @@ class Waits:
         return min((wait.due_at for wait in self._open if wait.due_at is not None), default=None)
 
     async def until(self, owner: EffectId, key: AwaitEventKey | None, due_at: int | None) -> Resolution | None:
-        """Wait here. None if only time was awaited and has passed."""
+        """Wait here. None if it is time, and there is no answer."""
         if key and (known := await self._look_first(owner, key)):
             return known
         if due_at is None or due_at > self._clock.wall_ms():
@@ -106,7 +107,11 @@ class Waits:
             finally:
                 self._open.discard(wait)
                 self.touch(owner)
-        return await resolve(self._store, key, TimedOut(), now=self._clock.wall_ms()) if key else None
+        return None
+
+    async def give_up(self, key: AwaitEventKey) -> Resolution:
+        """Time is over for this promise: it ends with that, unless it was answered in the last moment."""
+        return await resolve(self._store, key, TimedOut(), now=self._clock.wall_ms())
 
     async def _look_first(self, owner: EffectId, key: AwaitEventKey) -> Resolution | None:
         """What is there must not be parked for; and as long as we look, nothing may be parked without this wait."""
@@ -156,6 +161,10 @@ class OwnersWaits:
         """Wait for an answer or a moment."""
         return await self.waits.until(self.owner, promise, due_at)
 
+    async def give_up(self, promise: AwaitEventKey) -> Resolution:
+        """Time is over for this promise."""
+        return await self.waits.give_up(promise)
+
     def changed(self) -> None:
         """The effect began or finished something."""
         self.waits.touch(self.owner)
@@ -164,6 +173,11 @@ class OwnersWaits:
 async def resolve(store: Store, key: AwaitEventKey, resolution: Resolution, *, now: int) -> Resolution:
     """Answer a promise, unless somebody was first; what it ended with."""
     stream = TurnScope.parse(key.scope).stream
-    await store.promise(PromiseState(id=key.key_id, stream=stream))
-    answered = await store.resolve(key.key_id, resolution, now=now)
+    try:
+        await store.promise(PromiseState(id=key.key_id, stream=stream))
+        answered = await store.resolve(key.key_id, resolution, now=now)
+    except Error as problem:
+        if problem.code is not Code.SESSION_UNKNOWN:
+            raise
+        return resolution  # the session that the promise belonged to was deleted: nobody else will answer
     return answered.resolution if isinstance(answered, AlreadyResolved) else resolution

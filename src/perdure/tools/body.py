@@ -96,11 +96,15 @@ class Waiter(Protocol):
     """Who can wait on behalf of a body, in memory first."""
 
     async def until(self, promise: AwaitEventKey | None, due_at: int | None) -> Resolution | None:
-        """How the promise ended, at the latest when it is due; None if it was time alone that was awaited.
+        """How the promise ended; None if it is time, and there is no answer.
 
         Raises:
             Parked: it takes too long to wait here.
         """
+        ...
+
+    async def give_up(self, promise: AwaitEventKey) -> Resolution:
+        """Time is over for this promise: it ends with that, unless it was answered in the last moment."""
         ...
 
     def changed(self) -> None:
@@ -287,11 +291,13 @@ class Body:
         """The time as text."""
         return datetime.fromtimestamp(self._clock.wall_ms() / 1000, UTC).isoformat()
 
-    def value(self, kind: str, make: Callable[[], Json]) -> Json:
+    def value(self, kind: str, make: Callable[[], Json], name: str | None) -> Json:
         """Something that differs each time it is asked for, the first answer of which is kept."""
+        if name is not None:
+            self._reserve("value", f"{kind}:{name}")
         self._check_open()
-        self._counted[kind] += 1
-        name = f"{kind}:{self._counted[kind]}"
+        self._counted[kind] += name is None
+        name = f"{kind}:{self._counted[kind]}" if name is None else f"{kind}:{name}"
         described = self._envelope(
             self.place.part("value", name),
             DurableStep(step_id=name),
@@ -360,11 +366,22 @@ class Body:
             return begun
         resolution = await self._waiter.until(promise, begun.care.due_at)
         self._check_open()
+        if resolution is None and promise is not None:
+            others = self._also_awaited(described.id, promise)
+            resolution = TimedOut() if others else await self._waiter.give_up(promise)
+            self._check_open()
         outcome = SleepOutcome() if resolution is None else AwaitEventOutcome(resolution=resolution)
         if (known := self.controller.journal.outcome(EffectId(described.id))) is not None:
             return known  # two branches of the body awaited the same event
         self.controller.settle(begun, outcome)
         return outcome
+
+    def _also_awaited(self, id: str, promise: AwaitEventKey) -> bool:
+        """Whether another call of the turn waits for the same event, perhaps with more time."""
+        return any(
+            isinstance(other.command, AwaitEvent) and other.command.key == promise and other.id != id
+            for other in self.controller.journal.unsettled()
+        )
 
     # --- process events
 
@@ -490,8 +507,8 @@ def _checked_input(name: str, given: Json) -> Json:
         Error: `invalid_json` for what has no such form, `input_too_large`.
     """
     where = f"the input of step {name!r}"
-    _refuse_unordered(given, where, 0)
-    plain = to_json(given, where=where)
+    refuse_unordered(given, where)
+    plain = to_json(_unsigned(given), where=where)
     if (size := len(encode(plain))) > MAX_STEP_BYTES:
         raise Error(
             Code.INPUT_TOO_LARGE,
@@ -502,7 +519,19 @@ def _checked_input(name: str, given: Json) -> Json:
     return plain
 
 
-def _refuse_unordered(value: object, where: str, depth: int) -> None:
+def _unsigned(value: Json) -> Json:
+    """Keys are recorded without what makes them worth something."""
+    if isinstance(value, AwaitEventKey):
+        return unsigned_key(value.scope, value.wait)
+    if isinstance(value, list | tuple):
+        return [_unsigned(item) for item in cast("Sequence[Json]", value)]
+    if isinstance(value, dict):
+        return {key: _unsigned(item) for key, item in cast("dict[str, Json]", value).items()}
+    return value
+
+
+def refuse_unordered(value: object, where: str, depth: int = 0) -> None:
+    """Refuse what has no one form in JSON: sets, and keys that are not text."""
     if depth > 200:
         return  # to_json says what is wrong with it
     if isinstance(value, set | frozenset):
@@ -516,7 +545,7 @@ def _refuse_unordered(value: object, where: str, depth: int) -> None:
         for key, item in cast("Mapping[object, object]", value).items():
             if not isinstance(key, str):
                 raise Error(Code.INVALID_JSON, f"{where} has the key {key!r}", because="JSON keys are text")
-            _refuse_unordered(item, f"{where}.{key}", depth + 1)
+            refuse_unordered(item, f"{where}.{key}", depth + 1)
     elif isinstance(value, list | tuple):
         for index, item in enumerate(cast("Sequence[object]", value)):
-            _refuse_unordered(item, f"{where}[{index}]", depth + 1)
+            refuse_unordered(item, f"{where}[{index}]", depth + 1)

@@ -151,15 +151,18 @@ class DurableOps:
         """An idempotency key for one step, the same on every re-entry: for outside systems that take one."""
         return join(self.idempotency_key, "step", name)
 
-    def now(self) -> datetime:
-        """The time, as it was when this entry of the body first asked."""
+    def now(self, name: str | None = None) -> datetime:
+        """The time, as it was when the body first asked here.
+
+        Which of several is meant follows from their order; where branches run at the same time, give each a name.
+        """
         body = self.durable_effects()
-        return datetime.fromisoformat(body.value("now", body.now))
+        return datetime.fromisoformat(body.value("now", body.now, name))
 
-    def uuid(self) -> UUID:
-        """A random UUID, recorded."""
-        return UUID(self.durable_effects().value("uuid", lambda: str(UUID(bytes=os.urandom(16), version=4))))
+    def uuid(self, name: str | None = None) -> UUID:
+        """A random UUID, recorded; named like `now`."""
+        return UUID(self.durable_effects().value("uuid", lambda: str(UUID(bytes=os.urandom(16), version=4)), name))
 
-    def random(self) -> float:
-        """A random number from 0 to 1, recorded."""
-        return float(self.durable_effects().value("random", random.random))
+    def random(self, name: str | None = None) -> float:
+        """A random number from 0 to 1, recorded; named like `now`."""
+        return float(self.durable_effects().value("random", random.random, name))

@@ -8,7 +8,9 @@ import re
 from perdure.errors import Code, Error
 
 _UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-_MAX_MS = 2**53  # what every reader of the log can count to
+LONGEST_MS = 100 * 365 * 86_400_000
+"""Nobody waits longer than a century."""
+
 _TEXT = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)\s*")
 
 
@@ -24,7 +26,7 @@ def to_ms(duration: object) -> int | None:
             ms = duration * 1000
         case _:
             return None
-    return max(1, round(ms)) if 0 < ms <= _MAX_MS else None
+    return max(1, round(ms)) if 0 < ms <= LONGEST_MS else None
 
 
 def duration_ms(duration: float | str, *, what: str) -> int:

@@ -58,6 +58,7 @@ _SHOWN = frozenset(
     code
     for code in Code
     if code.value.startswith(("durable_effect", "tool_completion", "process_signal", "replay_", "await_event"))
+    or code in (Code.INVALID_ARGUMENT, Code.INVALID_JSON, Code.INVALID_ID, Code.INVALID_TEXT, Code.INPUT_TOO_LARGE)
 )
 """Errors of ours that a tool's own use of its context brings about; all others stay between us and the log."""
 
@@ -403,6 +404,9 @@ def _raised(error: BaseException, prepared: Prepared, ctx: ToolContext[object]) 
 def _refused(error: Error) -> ToolOutput:
     """A body used its context in a way that cannot be recorded: whoever wrote it must read why."""
     because = f" ({error.because})" if error.because else ""
+    if error.code is Code.REPLAY_MISMATCH:
+        logger.error("%s", error)  # with the values that differ, which are not for the model's eyes
+        because = f" (at {error.details['paths']})"
     return _failed(code=error.code.value, message=f"{error.message}{because}", failure_class="invalid")
 
 

@@ -59,6 +59,9 @@ class Answers:
         assert isinstance(promise.wait, Custom)
         return self._answers[promise.wait.key]
 
+    async def give_up(self, promise: AwaitEventKey) -> Resolution:
+        return TimedOut()
+
     def changed(self) -> None: ...
 
 
