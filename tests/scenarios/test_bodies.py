@@ -10,14 +10,16 @@ from uuid import UUID
 import pytest
 from msgspec.structs import replace
 
-from perdure import Agent, Code, Error, OutcomeUnknown, Runtime, ToolContext, ToolError, Tuning, tool
+from perdure import Agent, Code, Error, OutcomeUnknown, RetryPolicy, Runtime, ToolContext, ToolError, Tuning, tool
 from perdure.codec import Json
 from perdure.effects.promises import unsigned_key
 from perdure.ids import EffectId, PromiseId
 from perdure.models.scripted import ScriptedModel, call, calls, say
+from perdure.observe.verify import verify
 from perdure.runtime.clock import SystemClock
 from perdure.runtime.runtime import Runtime as AnyRuntime
 from perdure.runtime.session import Session
+from perdure.session.fold import CODE
 from perdure.store.protocol import Accepted, AlreadyResolved, Store
 from perdure.tools.body import EventFailed, EventTimedOut, StepFailed
 from perdure.vocab.messages import Message, ToolResult
@@ -428,6 +430,34 @@ async def test_a_sleep_ends_where_it_would_have_ended_without_the_restart(desk: 
     assert started.record.due_at is not None
     assert settled.at >= started.record.due_at
     assert await other.store.next_due() is None
+
+
+async def test_a_parked_session_is_told_and_verified_as_what_it_is(desk: Desk) -> None:
+    slowly = RetryPolicy(kind="idempotent", max_attempts=2, base_delay_ms=60_000, max_delay_ms=60_000)
+
+    @tool(effect="resumable", retries=slowly)
+    async def ask(ctx: ToolContext, fails: bool) -> object:
+        """Ask."""
+        if fails:
+            raise ToolError("not now")
+        return await ctx.event("answer")
+
+    model = ScriptedModel(calls(call("ask", fails=True), call("ask", fails=False)), say("ok"))
+    rt = await desk.open(model, ask, tuning=HURRIED)
+    session = await rt.session("s", agent="a")
+    await session.send("go")
+    await parked(rt, session)
+    why = await session.why()
+    until_when = {item.what: item.until for item in why.waiting}
+    assert (why.status, len(until_when)) == ("waiting", 2)
+    assert until_when["event 'answer' of tool ask"] is None
+    assert until_when["the pause before the next attempt of ask"] is not None
+    assert "session.resolve('answer', ...)" in why.hint
+    info = await rt.store.stream(session.stream)
+    assert info is not None
+    loaded = await rt.store.load(session.stream, code=CODE)
+    assert verify(info, await session.rows(), loaded).problems == ()
+    await session.cancel()
 
 
 async def test_nothing_is_parked_while_one_of_its_waits_is_being_set_up(desk: Desk) -> None:

@@ -103,8 +103,9 @@ def _snapshot(info: StreamInfo, rows: Sequence[Row], loaded: Loaded) -> Iterator
         yield f"the snapshot cannot be read: {problem.message}"
     if quick is not None and encode(quick) != encode(whole):
         yield "the snapshot and the records after it give another state than the whole log"
-    if info.active != (whole.open_turn is not None):
-        yield f"the session is marked {'active' if info.active else 'inactive'}, the log says otherwise"
+    if (info.active or info.parked) != (whole.open_turn is not None):
+        marked = "active" if info.active else "parked" if info.parked else "inactive"
+        yield f"the session is marked {marked}, the log says otherwise"
 
 
 class _Reading:

@@ -13,9 +13,9 @@ from perdure.inbox.items import Input
 from perdure.session.fold import CODE, SessionState, fold_all
 from perdure.store.protocol import Loaded, Store, StreamInfo
 from perdure.vocab.messages import Reply
-from perdure.vocab.outcomes import CompletedToolCall, Done, LlmCallOutcome, ToolCallOutcome
+from perdure.vocab.outcomes import AwaitEventOutcome, CompletedToolCall, Done, LlmCallOutcome, ToolCallOutcome
 from perdure.vocab.records import EffectSettled, EffectStarted, Row
-from perdure.vocab.refs import EffectRef, PartRef, parse_ref
+from perdure.vocab.refs import EffectRef, PartRef, is_part, parse_ref
 
 Status = Literal["idle", "running", "waiting", "queued", "interrupted"]
 
@@ -105,10 +105,14 @@ def _under_way(rows: Sequence[Row]) -> list[Waiting]:
         match record:
             case EffectStarted(id=effect):
                 begun[effect] = row
+                if reply and (again := _call_of(effect, reply[1])):
+                    answered.discard(again)  # another attempt, or the pause before it
             case EffectSettled(outcome=LlmCallOutcome(reply=Reply() as said)):
                 reply, answered = (row, said), set()
             case EffectSettled(outcome=ToolCallOutcome(launch=Done(result=CompletedToolCall(call_id=call)))):
                 answered.add(call)
+            case EffectSettled(id=effect, outcome=AwaitEventOutcome()) if reply and not is_part(effect):
+                answered.update(filter(None, [_call_of(effect, reply[1])]))
             case _:
                 pass
     names = {call.id: call.name for call in reply[1].calls} if reply else {}
@@ -126,6 +130,11 @@ def _under_way(rows: Sequence[Row]) -> list[Waiting]:
     if reply:
         found.extend(Waiting(f"tool {names[call]}", reply[0].at) for call in order if call not in answered)
     return found
+
+
+def _call_of(effect: EffectId, reply: Reply) -> CallId | None:
+    ref = parse_ref(effect)
+    return reply.calls[ref.index].id if ref.index is not None and ref.index < len(reply.calls) else None
 
 
 def _describe(started: EffectStarted, ref: EffectRef | PartRef, tool: str | None) -> str:

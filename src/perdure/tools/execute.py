@@ -58,7 +58,7 @@ _SHOWN = frozenset(
     code
     for code in Code
     if code.value.startswith(("durable_effect", "tool_completion", "process_signal", "replay_", "await_event"))
-    or code in (Code.INVALID_ARGUMENT, Code.INVALID_JSON, Code.INVALID_ID, Code.INVALID_TEXT, Code.INPUT_TOO_LARGE)
+    or code in (Code.INVALID_JSON, Code.INVALID_ID, Code.INVALID_TEXT, Code.INPUT_TOO_LARGE)
 )
 """Errors of ours that a tool's own use of its context brings about; all others stay between us and the log."""
 

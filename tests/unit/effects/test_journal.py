@@ -93,7 +93,9 @@ def test_a_mismatch_names_the_first_eight_paths_and_their_number() -> None:
     error = found.error(now)
     assert error.code is Code.REPLAY_MISMATCH
     assert error.because.startswith("10 differing JSON paths: $.command.input.k0: 0 -> absent; ")
-    assert error.details == {"effect": "render", "stored": before.fingerprint(), "current": now.fingerprint()}
+    where = ", ".join(f"$.command.input.k{n}" for n in range(8))
+    fingerprints = {"stored": before.fingerprint(), "current": now.fingerprint()}
+    assert error.details == {"effect": "render", "paths": where, **fingerprints}
 
 
 def test_a_mismatch_without_a_kept_command_says_so() -> None:
