@@ -31,13 +31,14 @@ from perdure.models.scripted import Step
 from perdure.store.aes_gcm import AesGcm
 from perdure.store.memory.store import MemoryStore
 from perdure.store.protocol import Store
-from perdure.testing import Crash, ManualClock, ScriptedModel, World, call, calls, every_boundary, say
+from perdure.testing import Crash, ManualClock, ScriptedModel, World, call, calls, every_boundary, fail, say
 from perdure.testing.life import App
 from perdure.testing.sweep import Mode
 from perdure.tools.decorator import AnyTool
 from perdure.tools.prepare import ToolPrepareContext
 from perdure.tools.provider import ToolProvider
 from perdure.vocab.effects import PreparedToolCall
+from perdure.vocab.outcomes import LlmCallOutcome
 from perdure.vocab.tools import ToolContract, ToolManifest
 
 pytestmark = [pytest.mark.crash, pytest.mark.timeout(180)]
@@ -487,6 +488,19 @@ def sends_nothing(store: Store, world: World) -> Runtime:
     return told(store, world)
 
 
+async def buy_and_delete(rt: Runtime) -> None:
+    session = await rt.session("customer", agent="shop")
+    await session.ask("Buy it", key="order-7")
+    await session.delete()
+
+
+async def buy_and_delete_another(rt: Runtime) -> None:
+    await buy_plainly(rt)
+    other = await rt.session("guest", agent="shop")
+    await other.ask("Buy it", key="order-8")
+    await other.delete()
+
+
 async def nothing(rt: Runtime) -> None:
     await rt.session("customer", agent="shop")
 
@@ -504,6 +518,7 @@ def refusal(*args: object, **options: object) -> Error:
 
 def test_what_makes_no_sense_is_refused() -> None:
     assert refusal(told, nothing).message == "the script sent no input"
+    assert refusal(told, buy_and_delete).message == "the script deletes every session it sent something to"
     assert refusal(told, without_key).message == "the script sent an input without a key"
     assert refusal(told, buy, mode="fast").message == "mode='fast' does not exist"
     local = refusal(lambda store, world: told(store, world), buy, mode="kill")  # pyright: ignore[reportUnknownLambdaType, reportUnknownArgumentType]
@@ -542,3 +557,54 @@ def test_a_child_that_fails_says_why() -> None:
 
 async def fails(rt: Runtime) -> None:
     raise AssertionError("on purpose")
+
+
+# --- models that fail, bodies that do not do the same again
+
+
+def shaky(store: Store, world: World) -> Runtime:
+    return Runtime(store, agents=[Agent("shop", model=ScriptedModel(fail(503), say("ok")))])
+
+
+def test_a_fault_of_the_script_does_not_strike_again_after_the_crash() -> None:
+    def failed_once_at_most(crash: Crash) -> None:
+        outcomes = [outcome for story in crash.stories for outcome in story.settled.values()]
+        assert sum(isinstance(one, LlmCallOutcome) and one.error is not None for one in outcomes) <= 1
+
+    assert every_boundary(shaky, buy_plainly, check=failed_once_at_most)
+
+
+async def buy_plainly(rt: Runtime) -> None:
+    await (await rt.session("customer", agent="shop")).ask("Buy it", key="order-7")
+
+
+def talking(store: Store, world: World) -> Runtime:
+    return Runtime(store, agents=[Agent("shop", model=ScriptedModel(say("ok")))])
+
+
+def test_a_session_that_the_script_deletes_is_not_missed() -> None:
+    assert every_boundary(talking, buy_and_delete_another)
+
+
+def straying(store: Store, world: World) -> Runtime:
+    """A body that passes something else to its step whenever it is run."""
+
+    @tool(effect="resumable")
+    async def order(ctx: ToolContext) -> str:
+        """Order."""
+        await ctx.step("first", str, os.urandom(8).hex())
+        await ctx.step("second", str, "the same")
+        return "ok"
+
+    return Runtime(store, agents=[Agent("shop", model=ScriptedModel(call("order"), say("ok")), tools=[order])])
+
+
+def test_a_body_that_does_something_else_after_the_restart_is_told() -> None:
+    with pytest.raises(AssertionError, match=r"c1\.0\.1 was run again and did something else: order: "):
+        every_boundary(straying, buy_plainly)
+
+
+def test_what_a_crash_report_tells_is_no_noise_of_the_kit() -> None:
+    with pytest.raises(AssertionError) as caught:
+        every_boundary(told, buy_only_once)
+    assert "During handling" not in str(caught.value)

@@ -1,8 +1,8 @@
 """A model that follows a script: for tests that decide what the model says, and what goes wrong with it.
 
 Its place in the script is read off the conversation (replies since the last user message), so a new process carries
-on where a dead one stopped. Only faults are counted in memory: after a crash one may strike again, and the script
-still ends.
+on where a dead one stopped. Only faults are counted, in memory: after a crash one may strike again, and the script
+still ends. Whoever starts a model again and again gives it a count that lasts (`struck`), as `every_boundary` does.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 from perdure import codec
 from perdure.codec import Json
@@ -46,7 +46,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """A step that ends in an error, after some text perhaps. It strikes `times` times in this process, then never."""
+    """A step that ends in an error, after some text perhaps. It strikes `times` times, then never."""
 
     error: LlmError
     after: str = ""
@@ -120,6 +120,31 @@ def _meaning(status: int) -> tuple[LlmErrorKind, bool]:
     return known.get(status, ("unavailable", True) if status >= 500 else ("invalid", False))
 
 
+class Struck(Protocol):
+    """How often the faults of a script have struck, by their place in it."""
+
+    def count(self, what: str) -> int:
+        """How often this one has."""
+        ...
+
+    def note(self, what: str) -> None:
+        """Once more."""
+        ...
+
+
+class _StruckHere:
+    """Counted by this process, for itself."""
+
+    def __init__(self) -> None:
+        self._times: Counter[str] = Counter()
+
+    def count(self, what: str) -> int:
+        return self._times[what]
+
+    def note(self, what: str) -> None:
+        self._times[what] += 1
+
+
 class ScriptedModel:
     """Answers every user message by going through the steps, one per reply."""
 
@@ -127,7 +152,7 @@ class ScriptedModel:
         self._name = name
         self._scripts: dict[str, tuple[Step, ...]] = {}
         self._default: tuple[Step, ...] | None = steps
-        self._struck: Counter[tuple[str | None, int]] = Counter()
+        self.struck: Struck = _StruckHere()
         self.requests: list[ModelRequest] = []
 
     @classmethod
@@ -183,9 +208,11 @@ class ScriptedModel:
         raise _off_script(f"the script has {answered} replies, and reply {place + 1} was asked for")
 
     def _strikes(self, fault: Fault, where: tuple[str | None, int]) -> bool:
-        if self._struck[where] >= fault.times:
+        said, index = where
+        place = f"step {index}" if said is None else f"step {index} of {said}"
+        if self.struck.count(place) >= fault.times:
             return False
-        self._struck[where] += 1
+        self.struck.note(place)
         return True
 
 

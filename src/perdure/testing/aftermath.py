@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from perdure.effects import keys
-from perdure.errors import Error
+from perdure.errors import Code, Error
 from perdure.ids import CallId, EffectId, SessionId, Tenant, TurnId
 from perdure.inbox.items import Input
 from perdure.observe.verify import verify
@@ -151,7 +151,7 @@ async def _story(rt: Runtime, name: SessionId) -> Story:
 
 def judge(usual: Aftermath, crashed: Aftermath, end: Aftermath) -> tuple[str, ...]:
     """Every promise that is broken: `usual` is an undisturbed run, `crashed` what was there when it died."""
-    broken = [*_inputs(usual, crashed, end), *_ledger(usual, end), *_calls(crashed, end)]
+    broken = [*_inputs(usual, crashed, end), *_ledger(usual, end), *_calls(crashed, end), *_mismatches(usual, end)]
     for story in end.stories:
         broken += [f"session {story.session}: {problem}" for problem in (*story.problems, *_sent_out_again(story))]
     return (*broken, *_doubts(usual, crashed, end))
@@ -160,9 +160,10 @@ def judge(usual: Aftermath, crashed: Aftermath, end: Aftermath) -> tuple[str, ..
 def _inputs(usual: Aftermath, crashed: Aftermath, end: Aftermath) -> Iterator[str]:
     """An accepted input is never lost, never runs twice, and is answered."""
     known = {turn for story in end.stories for turn in story.inputs}
+    kept = {(story.session, key) for story in usual.stories for key in story.inputs.values()}
     for story in crashed.stories:
         for turn, key in story.inputs.items():
-            if turn not in known:
+            if turn not in known and (story.session, key) in kept:  # else the script itself deletes the session
                 yield f"session {story.session}: the input {key} had been accepted, and is gone"
     for story in end.stories:
         for turn, key in story.inputs.items():
@@ -215,6 +216,15 @@ def _calls(crashed: Aftermath, end: Aftermath) -> Iterator[str]:
             yield f"the tool {line.what} was run again after its outcome had been recorded: call {line.key}"
 
 
+def _mismatches(usual: Aftermath, end: Aftermath) -> Iterator[str]:
+    """A body that is run again does the same again; one that fails to is not resumable."""
+    always = {id for story in usual.stories for (_, id), outcome in story.settled.items() if _mismatch(outcome)}
+    for story in end.stories:
+        for (_, id), outcome in story.settled.items():
+            if id not in always and (message := _mismatch(outcome)):
+                yield f"session {story.session}: {id} was run again and did something else: {message}"
+
+
 def _sent_out_again(story: Story) -> Iterator[str]:
     """A later attempt of a `once` call needs proof that the one before it was not done."""
     not_done = {effect for effect, outcome in story.settled.items() if _is_not_done(outcome)}
@@ -261,6 +271,14 @@ def _verdict(outcome: Outcome) -> str:
     match outcome:
         case DurableStepOutcome(value={"verdict": str(verdict)}):
             return verdict
+        case _:
+            return ""
+
+
+def _mismatch(outcome: Outcome) -> str:
+    match outcome:
+        case ToolCallOutcome(launch=Done(result=CompletedToolCall(tool_name=tool, output=Failed(failure=failure)))):
+            return f"{tool}: {failure.message}" if failure.code == Code.REPLAY_MISMATCH else ""
         case _:
             return ""
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias, cast
 
 from perdure.errors import Code, Error
+from perdure.models.scripted import ScriptedModel
 from perdure.runtime.agent import Agent
 from perdure.runtime.clock import SystemClock
 from perdure.runtime.runtime import Runtime
@@ -72,6 +73,10 @@ class Home:
         """Every tool body that was begun, by our own account."""
         return World(self.folder / "calls.jsonl", fsync=False)
 
+    def faults(self, agent: str) -> World:
+        """Which faults of a scripted model have struck: a provider does not fail anew because its client died."""
+        return World(self.folder / f"faults-{agent}.jsonl", fsync=False)
+
     @property
     def trace(self) -> Path:
         """The boundaries that were passed, one per line; one file, for a life each."""
@@ -104,6 +109,8 @@ async def live(played: Played, home: Home, gate: Gate, store: Store) -> None:
     runtime = played.app(gated(store, gate), home.world(gate))
     _check(runtime, gate)
     for name, agent in runtime.agents.items():
+        if isinstance(agent.resolved, ScriptedModel):
+            agent.resolved.struck = home.faults(name)
         runtime.agents[name] = _hooked_agent(agent, gate, home.calls)
     async with runtime:
         async with asyncio.timeout(played.timeout_s):

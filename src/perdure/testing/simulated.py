@@ -89,9 +89,7 @@ def _ignore(loop: asyncio.AbstractEventLoop, context: dict[str, object]) -> None
 
 def apart(work: Callable[[], T]) -> T:
     """Run something that needs an event loop of its own, also where one is running already."""
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
+    if not _in_a_loop():
         return work()
     done: list[T] = []
     problems: list[BaseException] = []
@@ -108,6 +106,14 @@ def apart(work: Callable[[], T]) -> T:
     if problems:
         raise problems[0]
     return done[0]
+
+
+def _in_a_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
 
 
 def run_apart(main: Callable[[], Coroutine[None, None, T]]) -> T:

@@ -155,7 +155,7 @@ class _Bench:
         if lived.failure:
             raise AssertionError(f"the application does not work even undisturbed:\n{lived.failure}")
         usual = self._look(home)
-        _check_script(usual)
+        _check_script(usual, lived.passed)
         if broken := [problem for story in usual.stories for problem in story.problems]:
             raise AssertionError("the undisturbed run already breaks a promise:\n" + "\n".join(broken))
         return usual, lived.passed
@@ -199,8 +199,15 @@ class _Bench:
         return crash
 
 
-def _check_script(usual: Aftermath) -> None:
+def _check_script(usual: Aftermath, passed: tuple[Boundary, ...]) -> None:
     keys = [key for story in usual.stories for key in story.inputs.values()]
+    if not keys and any(boundary.what == "delete" for boundary in passed):
+        raise Error(
+            Code.INVALID_ARGUMENT,
+            "the script deletes every session it sent something to",
+            because="what becomes of an input is judged by the log of its session, and none is left",
+            hint="leave the deletion out, or let the script use a session besides that it keeps",
+        )
     if not keys:
         raise Error(
             Code.INVALID_ARGUMENT,
