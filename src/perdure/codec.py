@@ -183,7 +183,7 @@ def _elements(value: Json) -> Sequence[Json]:
 
 
 def check_text(text: str, *, where: str) -> str:
-    """Refuse text that cannot be written as UTF-8 (a lone surrogate)."""
+    """Plain text, whatever subclass of it was given; refuses what cannot be written as UTF-8 (a lone surrogate)."""
     try:
         text.encode()
     except UnicodeEncodeError as problem:
@@ -194,7 +194,7 @@ def check_text(text: str, *, where: str) -> str:
             hint="decode the bytes with errors='replace' before sending",
             path=where,
         ) from None
-    return text
+    return str.__str__(text)
 
 
 def differences(recorded: Json, current: Json, *, limit: int = 8) -> tuple[list[str], int]:

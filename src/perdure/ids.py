@@ -46,7 +46,7 @@ def check_id(value: object, *, what: str) -> str:
         raise Error(Code.INVALID_ID, f"{what} is {size} bytes long", because=f"the limit is {MAX_ID_BYTES}")
     if any(ord(c) < 32 or 127 <= ord(c) < 160 for c in value):
         raise Error(Code.INVALID_ID, f"{what} has a control character in it")
-    return value
+    return str.__str__(value)  # of a subclass too: the log takes nothing but plain text
 
 
 def join(*parts: str) -> str:

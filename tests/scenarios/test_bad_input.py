@@ -52,6 +52,18 @@ async def test_text_of_a_subclass_is_taken_as_the_text_it_is(desk: Desk, content
     assert list((await session.history())[0].parts) == [Text(text="hi")]
 
 
+async def test_names_and_instructions_of_a_subclass_are_taken_as_the_text_they_are(desk: Desk) -> None:
+    agent = Agent(Shout("a"), model=ScriptedModel(say("ok", exact=True)), instructions=Shout("be kind"))
+    asked = Agent("b", model=ScriptedModel(say("ok", exact=True)), instructions=lambda ctx: Shout("be kind"))
+    async with Runtime(desk.new_store(), agents=[agent, asked]) as rt:
+        for name in ("a", "b"):
+            session = await rt.session(Shout(f"s{name}"), agent=Shout(name))
+            sent = await session.send("hi", key=Shout("k"))
+            assert (await sent.result(timeout=10)).text == "ok"
+            assert (await session.send("hi", key="k")).duplicate
+            assert await session.cancel(reason=Shout("r"), origin=Shout("o")) == "unknown"
+
+
 @pytest.mark.parametrize("part", [Text(text=5), 5, None])  # type: ignore[arg-type]
 async def test_a_part_that_is_no_text_is_refused(desk: Desk, part: object) -> None:
     await refused(Code.INVALID_ARGUMENT, desk=desk, text=[part])

@@ -27,6 +27,7 @@ from perdure import (
     tool,
 )
 from perdure.codec import Json
+from perdure.models.protocol import ModelEvent, ModelRequest
 from perdure.models.scripted import ScriptedModel, call, calls, say
 from perdure.runtime.instructions import Instructions
 from perdure.vocab.messages import ToolResult
@@ -91,6 +92,49 @@ async def test_a_struct_that_fails_on_an_answer_is_an_invalid_output(desk: Desk)
         result = await (await session.send("bad")).result(timeout=10)
         assert (result.status, result.reason) == ("stopped", "output_invalid")
         await goes_on(session)
+
+
+class Leaving(msgspec.Struct):
+    a: int
+
+    def __post_init__(self) -> None:
+        if self.a < 0:
+            raise SystemExit(3)
+
+
+async def test_an_output_type_that_exits_is_an_invalid_output(desk: Desk) -> None:
+    model = ScriptedModel.by_input({"bad": [say('{"a": -1}', exact=True)] * 3}, default=[say('{"a": 1}', exact=True)])
+    async with Runtime(desk.new_store(), agents=[Agent("a", model=model, output=Leaving)]) as rt:
+        session = await rt.session("s", agent="a")
+        result = await (await session.send("bad")).result(timeout=10)
+        assert (result.status, result.reason) == ("stopped", "output_invalid")
+        await goes_on(session)
+
+
+class Broken:
+    """A model client that breaks off once, before it says anything."""
+
+    name = "broken"
+
+    def __init__(self, break_off: Callable[[], object]) -> None:
+        self.break_off = break_off
+        self.asked = 0
+
+    async def stream(self, request: ModelRequest) -> AsyncIterator[ModelEvent]:
+        self.asked += 1
+        if self.asked == 1:
+            self.break_off()
+        async for event in ScriptedModel(say("ok"), say("ok")).stream(request):
+            yield event
+
+
+@pytest.mark.parametrize("break_off", BREAKING_OFF)
+async def test_a_model_client_that_breaks_off_stops_its_turn(desk: Desk, break_off: Callable[[], object]) -> None:
+    rt = await desk.open(Broken(break_off))
+    session = await rt.session("s", agent="a")
+    result = await (await session.send("go")).result(timeout=10)
+    assert (result.status, result.reason) == ("stopped", "provider_error")
+    await goes_on(session)
 
 
 ACT = ToolManifest(name="act", description="Acts.")

@@ -36,7 +36,7 @@ def check_agent_name(name: object) -> str:
             f"{name!r:.120} cannot be the name of an agent",
             because="it must be 1 to 100 letters, digits, dots, dashes or underscores",
         )
-    return name
+    return str.__str__(name)
 
 
 DEFAULT_VIEW_BYTES = 1_000_000
@@ -73,7 +73,7 @@ class Agent:
     resolved: Model = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        check_agent_name(self.name)
+        object.__setattr__(self, "name", check_agent_name(self.name))
         if self.max_iterations < 1:
             raise Error(Code.AGENT_INVALID, f"max_iterations must be at least 1, not {self.max_iterations}")
         if not isinstance(self.instructions, str) and not callable(self.instructions):
@@ -82,7 +82,7 @@ class Agent:
                 f"instructions must be text or a function, not {type(self.instructions).__name__}",
             )
         if isinstance(self.instructions, str):
-            check_text(self.instructions, where="instructions")
+            object.__setattr__(self, "instructions", check_text(self.instructions, where="instructions"))
         if self.tool_timeout is not None and to_ms(self.tool_timeout) is None:
             raise Error(
                 Code.AGENT_INVALID,

@@ -107,7 +107,7 @@ def _checked(text: object) -> str:
     if not isinstance(text, str):
         raise InstructionsFailed(f"the instructions must be text, not {type(text).__name__}")
     try:
-        check_text(text, where="the instructions")
+        text = check_text(text, where="the instructions")
     except Error as problem:
         raise InstructionsFailed(problem.message) from None
     if (size := len(text.encode())) > MAX_INSTRUCTIONS_BYTES:

@@ -80,8 +80,7 @@ def _part(one: object, blobs: list[Blob]) -> InputPart:
 def _text(text: object) -> Text:
     if not isinstance(text, str):
         raise Error(Code.INVALID_ARGUMENT, f"a text part must be text, not {type(text).__name__}")
-    plain = str.__str__(text)  # of an enum's member too: the log takes nothing but plain text
-    check_text(plain, where="the input")
+    plain = check_text(text, where="the input")
     if not plain.strip():
         raise Error(Code.INVALID_ARGUMENT, "an input must say something", because="it is blank")
     return Text(text=plain)
@@ -121,7 +120,7 @@ def _known(ref: AttachmentRef) -> AttachmentRef:
 def _name(name: object) -> str:
     if not isinstance(name, str):
         raise Error(Code.INVALID_ARGUMENT, f"the name of an attachment must be text, not {type(name).__name__}")
-    check_text(name, where="the name of an attachment")
+    name = check_text(name, where="the name of an attachment")
     if len(name.encode()) > MAX_NAME_BYTES or any(ord(c) < 32 for c in name):
         raise Error(
             Code.INVALID_ARGUMENT,

@@ -107,7 +107,7 @@ async def ask_model(
         return LlmCallOutcome(error=error, text_streamed=streamed)
     except ModelError as problem:
         return LlmCallOutcome(error=problem.error, text_streamed=streamed)
-    except Exception:
+    except (Exception, SystemExit, KeyboardInterrupt):  # the latter two would end the event loop
         log.exception("the model client failed", extra={"turn": turn.id, "effect": owed.ref.id})
         return LlmCallOutcome(error=LlmError(kind="internal", message="the model client failed; the log has the cause"))
     if (size := len(encode(adopted))) > MAX_REPLY_BYTES:

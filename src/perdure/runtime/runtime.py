@@ -254,6 +254,8 @@ class Runtime:
         name = SessionId(check_id(id, what="the session id")) if id is not None else self._new_id()
         if agent is not None and agent not in self.agents and self._wants_worker:
             raise self._agent_unknown(agent)
+        if isinstance(agent, str):
+            agent = str.__str__(agent)  # of a subclass too: the log takes nothing but plain text
         info = await self.store.stream(session_stream(self.tenant, name))
         if info is None and agent is None:
             agent = self._only_agent(name)

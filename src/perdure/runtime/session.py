@@ -167,7 +167,7 @@ class Session:
         rt = self.runtime
         rt.check_usable()
         if key is not None:
-            check_id(key, what="the input key")
+            key = check_id(key, what="the input key")
         given = said(content)
         now = rt.clock.wall_ms()
         unique = uuid7(now)
@@ -290,8 +290,8 @@ class Session:
     async def cancel(self, turn: TurnId | None = None, *, reason: str = "", origin: str = "api") -> CancelOutcome:
         """Ask for a turn to end: the one that runs, or the next in line. Completion may win the race."""
         self.runtime.check_usable()
-        for what, text in (("the turn", turn or ""), ("the reason", reason), ("the origin", origin)):
-            _short_text(text, what)
+        _short_text(turn or "", "the turn")
+        reason, origin = _short_text(reason, "the reason"), _short_text(origin, "the origin")
         target = await self._known(turn) if turn else await self._current_turn()
         if target is None:
             return "unknown"
@@ -398,7 +398,7 @@ class Session:
                 `invalid_argument` for a record that says nothing, or for the title and tags the session has now.
         """
         self.runtime.check_usable()
-        _short_text(origin, "the origin")
+        origin = _short_text(origin, "the origin")
         if not isinstance(seq, int) or isinstance(seq, bool):  # pyright: ignore[reportUnnecessaryIsInstance] - whatever a caller gives
             raise Error(Code.INVALID_ARGUMENT, f"a record is named by its number, not by {type(seq).__name__}")
         now = self.runtime.clock.wall_ms()
@@ -441,11 +441,13 @@ async def end_of(store: Store, stream: StreamId, turn: TurnId) -> Row | None:
     return row
 
 
-def _short_text(text: object, what: str) -> None:
+def _short_text(text: object, what: str) -> str:
     if not isinstance(text, str):
         raise Error(Code.INVALID_ARGUMENT, f"{what} must be text, not {type(text).__name__}")
-    if len(check_text(text, where=what).encode()) > MAX_REASON_BYTES:
+    plain = check_text(text, where=what)
+    if len(plain.encode()) > MAX_REASON_BYTES:
         raise Error(Code.INPUT_TOO_LARGE, f"{what} is too long", because=f"the limit is {MAX_REASON_BYTES} bytes")
+    return plain
 
 
 def _named(model: object) -> str:

@@ -61,7 +61,7 @@ class Output:
     def _checked(self, data: bytes) -> object | OutputProblem:
         try:
             return _struct(self.type, data) if _is_struct(self.type) else _modelled(self.type, data)
-        except Exception:
+        except BaseException:
             # A validator of the application failed: its bug, of which the model learns only that it happened.
             log.exception("the validation of an output failed")
             return OutputProblem("it could not be checked")
