@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from typing import Self, TypeVar
 
 from perdure.clock import Clock
-from perdure.codec import Json, encode, to_json
+from perdure.codec import SEALED, Json, encode, sealed, to_json
 from perdure.effects.promises import SECRET, TurnScope, check_key
 from perdure.errors import Code, Error
-from perdure.ids import VERSION, SessionId, StreamId, Tenant, TurnId, WorkerId, check_id, session_stream
+from perdure.ids import VERSION, Seq, SessionId, StreamId, Tenant, TurnId, WorkerId, check_id, session_stream
 from perdure.inbox.items import Input
 from perdure.observe.hub import Hub
 from perdure.runtime.agent import Agent
@@ -36,6 +36,7 @@ from perdure.vocab.promises import AwaitEventKey, Cancelled, Err, Ok, PromiseSta
 T = TypeVar("T")
 
 WATCH_S = 0.025
+MAX_READABLE = 10_000  # streams known to be readable; forgotten together, and looked at again
 MIN_LEASE_S = 0.2
 MAX_ANSWER_BYTES = 262_144
 IDLE_THREADS_MS = 20  # long enough for a thread that does nothing to notice that it may go
@@ -98,9 +99,10 @@ class Runtime:
         tuning = tuning or Tuning()
         self.clock = tuning.clock
         bare = _store(store, self.clock, lease_ms=int(tuning.lease_s * 1000))
-        self.store = encoded(bare, codec) if codec is not None else bare
-        self._codec = codec
         self.tenant = Tenant(check_id(tenant, what="the tenant"))
+        self.store = encoded(bare, codec, self.tenant) if codec is not None else bare
+        self._codec = codec
+        self._readable: set[StreamId] = set()
         self.agents = _by_name(agents)
         self.hub = Hub()
         self.results = Results()
@@ -353,6 +355,7 @@ class Runtime:
         resolution = _answer(value, error)
         scope = TurnScope.parse(key.scope)
         now = self.clock.wall_ms()
+        await self.check_readable(scope.stream)
         try:
             await self.store.promise(PromiseState(id=key.key_id, stream=scope.stream))
             over = await end_of(self.store, scope.stream, scope.turn) is not None
@@ -367,6 +370,23 @@ class Runtime:
             return AlreadyResolved(Cancelled())
         await self.tell(scope.stream)
         return answered
+
+    async def check_readable(self, stream: StreamId) -> None:
+        """Refuse to write into a session whose payloads we cannot read: whoever can would not be able to go on.
+
+        Raises:
+            Error: `codec_failed`.
+        """
+        if stream in self._readable:
+            return
+        rows = await self.store.read(stream, after=Seq(1), limit=1)  # the first is the store's own
+        for row in rows or await self.store.inbox(stream):
+            if row.data.startswith(SEALED):
+                raise sealed("record" if rows else "input")
+        if rows:
+            if len(self._readable) >= MAX_READABLE:
+                self._readable.clear()
+            self._readable.add(stream)
 
     # --- between sessions and the worker
 

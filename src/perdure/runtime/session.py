@@ -162,7 +162,8 @@ class Session:
         Raises:
             Error: `input_key_conflict` if the key was used for something else; `input_too_large`; `invalid_text`;
                 `model_unknown`; `runtime_effect_attachment_media_type`; `blob_unknown` for a reference to bytes that
-                this tenant does not have.
+                this tenant does not have; `codec_failed` for a session that is encrypted with another key, or is
+                not while this runtime encrypts.
         """
         rt = self.runtime
         rt.check_usable()
@@ -182,6 +183,7 @@ class Session:
         attached = given.blobs or given.refers
         if key is None and not attached and await rt.hand(self.stream, item):
             return Sent(self, item.turn, item.input)
+        await rt.check_readable(self.stream)
         source = f"key:{key}" if key else f"in:{unique}"
         plain = delivery(self.stream, source, item, at=now, agent=self._agent)
         new = replace(plain, blobs=given.blobs, refers=given.refers)
@@ -295,6 +297,7 @@ class Session:
         target = await self._known(turn) if turn else await self._current_turn()
         if target is None:
             return "unknown"
+        await self.runtime.check_readable(self.stream)
         now = self.runtime.clock.wall_ms()
         request = CancelRequested(turn=target, request=uuid7(now), origin=origin, reason=reason)
         noted = await self.runtime.store.annotate(self.stream, Entry.of(request, at=now))
@@ -363,6 +366,7 @@ class Session:
         """
         self.runtime.check_usable()
         checked = checked_title(title)
+        await self.runtime.check_readable(self.stream)
         await set_title(self.runtime.store, self.stream, checked, now=self.runtime.clock.wall_ms())
         await self.runtime.tell(self.stream)
 
@@ -382,6 +386,7 @@ class Session:
         """
         self.runtime.check_usable()
         checked = checked_tags(tags)
+        await self.runtime.check_readable(self.stream)
         await set_tags(self.runtime.store, self.stream, checked, now=self.runtime.clock.wall_ms())
         await self.runtime.tell(self.stream)
 

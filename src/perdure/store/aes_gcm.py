@@ -24,13 +24,14 @@ class AesGcm:
     is left out), and each says which key it was written with: to rotate, add a key and keep the old ones for as long as
     anything written with them is to be read. The nonce is derived from the payload and its place (so the same write
     made twice gives the same bytes), with a key of its own: equal payloads of one place look equal, and nothing else
-    shows.
+    shows. What is not encrypted is refused; `accept_plain` accepts it, for a store that has payloads from before.
 
     Raises:
         Error: `invalid_argument` for keys that cannot be used.
     """
 
-    def __init__(self, keys: Mapping[str, bytes], *, use: str | None = None) -> None:
+    def __init__(self, keys: Mapping[str, bytes], *, use: str | None = None, accept_plain: bool = False) -> None:
+        self.accept_plain = accept_plain
         if not keys:
             raise Error(Code.INVALID_ARGUMENT, "there are no keys", hint='AesGcm({"2026-11": AesGcm.new_key()})')
         for name, key in keys.items():

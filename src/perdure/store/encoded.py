@@ -2,7 +2,9 @@
 
 Encoded are log records, inbox items, blobs, snapshots, titles and the answers of promises. Readable stay the names of
 things: streams, agents, kinds, keys, tags, moments, sizes, and the sha256 by which equal inputs and equal bytes are
-recognised. What was written before a codec was given stays readable, and readable to all.
+recognised. What a store itself writes has no payload and is not encoded: the opening of a session, and wakes. Anything
+else that is not encoded is refused, unless the codec says that it accepts it. Blobs are kept under a name of their own
+per tenant, so that nobody depends on bytes that another tenant encoded, or that nobody did.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ import asyncio
 from base64 import b64decode, b64encode
 from collections.abc import Awaitable
 from dataclasses import replace
+from hashlib import sha256
 from typing import TYPE_CHECKING, Protocol, cast
 
 import msgspec
@@ -19,8 +22,21 @@ from perdure.codec import SEALED, decode, encode
 from perdure.commit.changes import Label, NewStream, Redaction
 from perdure.commit.plan import Blob, Entry, Plan, Receipt, Snapshot
 from perdure.errors import Code, Error
-from perdure.ids import BlobHash, PromiseId, Seq, StreamId, Tenant, WorkerId, join
+from perdure.ids import (
+    DEFAULT_TENANT,
+    BlobHash,
+    PromiseId,
+    Seq,
+    SessionId,
+    StreamId,
+    Tenant,
+    WorkerId,
+    join,
+    session_stream,
+    stream_names,
+)
 from perdure.inbox.admit import Admission, Delivery
+from perdure.inbox.items import Wake
 from perdure.store.protocol import (
     START,
     AlreadyResolved,
@@ -43,6 +59,9 @@ class Codec(Protocol):
 
     Law: `encode` gives the same bytes for the same data and context, so that a write whose answer got lost is
     recognised when it is made again. `decode` must refuse bytes that were made for another context.
+
+    With an attribute `accept_plain = True`, payloads that were stored before there was a codec are read as they are.
+    Without it they are refused: who can write to the store could otherwise put anything there.
     """
 
     def encode(self, data: bytes, context: bytes) -> bytes:
@@ -54,17 +73,22 @@ class Codec(Protocol):
         ...
 
 
-def encoded(store: Store, codec: Codec) -> Store:
-    """The same store, with every payload encoded. One that is encoded already stays as it is."""
-    return store if isinstance(store, EncodedStore) else cast(Store, EncodedStore(store, codec))
+def encoded(store: Store, codec: Codec, tenant: Tenant = DEFAULT_TENANT) -> Store:
+    """The same store, with every payload encoded. One that is encoded already stays as it is.
+
+    `tenant` is whose bytes are meant where no stream is named.
+    """
+    return store if isinstance(store, EncodedStore) else cast(Store, EncodedStore(store, codec, tenant))
 
 
 class EncodedStore:
     """See the module. What has no payload goes straight through."""
 
-    def __init__(self, store: Store, codec: Codec) -> None:
+    def __init__(self, store: Store, codec: Codec, tenant: Tenant = DEFAULT_TENANT) -> None:
         self._store = store
         self._codec = codec
+        self._tenant = tenant
+        self._accept_plain = getattr(codec, "accept_plain", False) is True
 
     if not TYPE_CHECKING:
 
@@ -81,29 +105,38 @@ class EncodedStore:
 
     def _open(self, data: bytes, *where: str) -> bytes:
         if not data.startswith(SEALED):
+            self._check_plain(where[0])
             return data
         try:
             return self._codec.decode(data[len(SEALED) :], _context(where))
         except Exception as problem:
             raise _failed("a stored payload cannot be decoded", problem) from problem
 
+    def _check_plain(self, what: str) -> None:
+        if not self._accept_plain:
+            raise _not_encrypted(what)
+
     def _entry(self, stream: StreamId, entry: Entry) -> Entry:
         data = self._seal(entry.data, "log", stream, entry.kind, entry.key or "")
         return msgspec.structs.replace(entry, data=data)
 
     def _row(self, row: Row) -> Row:
+        if row.seq == 1 and row.kind == "session_opened" and not row.data.startswith(SEALED):
+            return row  # the store's own: it names the agent, which is no secret
         return msgspec.structs.replace(
             row, data=self._open(row.data, "log", row.stream, row.kind, row.key or "")
         )  # fmt: skip
 
-    def _blob(self, blob: Blob) -> Blob:
-        return replace(blob, data=self._seal(blob.data, "blob", blob.hash))
+    def _blob(self, stream: StreamId, blob: Blob) -> Blob:
+        return Blob(_name(stream, blob.hash), blob.media_type, self._seal(blob.data, "blob", blob.hash))
 
     def _delivery(self, new: Delivery) -> Delivery:
         sealed = self._seal(new.data, "inbox", new.stream, new.source_key)
-        return replace(new, sealed=sealed, blobs=tuple(self._blob(blob) for blob in new.blobs))
+        return replace(new, sealed=sealed, blobs=tuple(self._blob(new.stream, blob) for blob in new.blobs))
 
     def _item(self, row: InboxRow) -> InboxRow:
+        if not row.data.startswith(SEALED) and isinstance(row.item, Wake):
+            return row  # the store's own: it only says to look
         return replace(row, data=self._open(row.data, "inbox", row.stream, row.source_key))
 
     def _label(self, stream: StreamId, label: Label | None) -> Label | None:
@@ -113,9 +146,12 @@ class EncodedStore:
         return replace(label, title=_TITLE + b64encode(sealed).decode())
 
     def _info(self, info: StreamInfo) -> StreamInfo:
-        if not info.title.startswith(_TITLE):
+        if not info.title:
             return info
-        sealed = b64decode(info.title.removeprefix(_TITLE))
+        sealed = _unwrapped(info.title.removeprefix(_TITLE)) if info.title.startswith(_TITLE) else None
+        if sealed is None:
+            self._check_plain("title")
+            return info
         return replace(info, title=self._open(sealed, "title", info.stream).decode())
 
     def _resolution(self, promise: PromiseId, resolution: Resolution) -> Resolution:
@@ -126,8 +162,11 @@ class EncodedStore:
 
     def _answer(self, promise: PromiseId, resolution: Resolution) -> Resolution:
         match resolution:
-            case Ok(value={"sealed": str(text), **rest}) if not rest:
-                return decode(self._open(b64decode(text), "promise", promise), Resolution)
+            case Ok(value={"sealed": str(text), **rest}) if not rest and (sealed := _unwrapped(text)) is not None:
+                return decode(self._open(sealed, "promise", promise), Resolution)
+            case Ok() | Err():
+                self._check_plain("answer")
+                return resolution
             case _:
                 return resolution
 
@@ -174,7 +213,7 @@ class EncodedStore:
             plan,
             entries=tuple(self._entry(plan.stream, entry) for entry in plan.entries),
             deliveries=tuple(self._delivery(new) for new in plan.deliveries),
-            blobs=tuple(self._blob(blob) for blob in plan.blobs),
+            blobs=tuple(self._blob(plan.stream, blob) for blob in plan.blobs),
             snapshot=snapshot,
         )
 
@@ -187,7 +226,22 @@ class EncodedStore:
 
     async def admit(self, delivery: Delivery, *, claim_for: WorkerId | None = None) -> Admission:
         """Admit, encoded."""
-        return await self._store.admit(self._delivery(delivery), claim_for=claim_for)
+        refers = tuple([await self._stored(delivery.stream, hash) for hash in delivery.refers])
+        sealed = replace(self._delivery(delivery), refers=refers)
+        return await self._store.admit(sealed, claim_for=claim_for)
+
+    async def _stored(self, stream: StreamId, hash: BlobHash) -> BlobHash:
+        """The name that bytes have in the store: what was stored before there was a codec has its old one."""
+        name = _name(stream, hash)
+        if not self._accept_plain:
+            return name
+        try:
+            await self._store.blob(name)
+        except Error as problem:
+            if problem.code is not Code.BLOB_UNKNOWN:
+                raise
+            return hash
+        return name
 
     async def annotate(self, stream: StreamId, entry: Entry, *, label: Label | None = None) -> Annotated:
         """Annotate, encoded."""
@@ -203,7 +257,11 @@ class EncodedStore:
         where = (found[0].kind, found[0].key or "") if found else ("", "")
         data = self._seal(redaction.data, "log", stream, *where)
         answers = tuple((promise, self._resolution(promise, told)) for promise, told in redaction.answers)
-        sealed = replace(redaction, data=data, note=self._entry(stream, redaction.note), answers=answers)
+        drops = tuple(_name(stream, hash) for hash in redaction.drops)
+        if self._accept_plain:
+            drops += redaction.drops
+        note = self._entry(stream, redaction.note)
+        sealed = replace(redaction, data=data, note=note, drops=drops, answers=answers)
         noted = await self._store.redact(sealed)
         return replace(noted, row=self._row(noted.row))
 
@@ -212,7 +270,7 @@ class EncodedStore:
         sealed = replace(
             new,
             entries=tuple(self._entry(new.stream, entry) for entry in new.entries),
-            blobs=tuple(self._blob(blob) for blob in new.blobs),
+            blobs=tuple(self._blob(new.stream, blob) for blob in new.blobs),
             label=self._label(new.stream, new.label) or new.label,
         )
         await self._store.create(sealed)
@@ -283,8 +341,37 @@ class EncodedStore:
 
     async def blob(self, hash: BlobHash, *, stream: StreamId | None = None) -> Blob:
         """Stored bytes, decoded."""
-        found = await self._store.blob(hash, stream=stream)
-        return replace(found, data=self._open(found.data, "blob", hash))
+        whose = stream if stream is not None else session_stream(self._tenant, SessionId("any"))
+        try:
+            found = await self._store.blob(await self._stored(whose, hash), stream=stream)
+        except Error as problem:
+            if problem.code is not Code.BLOB_UNKNOWN:
+                raise
+            raise Error(Code.BLOB_UNKNOWN, problem.message, blob=hash) from None
+        return Blob(hash, found.media_type, self._open(found.data, "blob", hash))
+
+
+def _name(stream: StreamId, hash: BlobHash) -> BlobHash:
+    """Under which name encoded bytes are stored: each tenant has its own, and never that of the bytes themselves."""
+    return BlobHash(sha256(join("sealed", stream_names(stream)[0], hash).encode()).hexdigest())
+
+
+def _unwrapped(text: str) -> bytes | None:
+    """An encoded payload that was written as text; None if it is just some text."""
+    try:
+        data = b64decode(text, validate=True)
+    except ValueError:
+        return None
+    return data if data.startswith(SEALED) else None
+
+
+def _not_encrypted(what: str) -> Error:
+    return Error(
+        Code.CODEC_FAILED,
+        f"a stored payload ({what}) is not encrypted",
+        because="it was written without a codec",
+        hint="AesGcm(..., accept_plain=True) accepts what was stored before encryption was turned on",
+    )
 
 
 def _context(where: tuple[str, ...]) -> bytes:
