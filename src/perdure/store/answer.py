@@ -15,11 +15,12 @@ class Answer(asyncio.Future[T]):
     then: Callable[[asyncio.Future[T]], None] | None = None
 
     def tell(self) -> None:
-        """The future has ended: call the listener. What goes wrong there is no business of other answers."""
-        if self.then is None:
+        """The future has ended: call the listener, once. What goes wrong there is no business of other answers."""
+        then, self.then = self.then, None  # whoever keeps the answer need not keep its listener
+        if then is None:
             return
         try:
-            self.then(self)
+            then(self)
         except Exception as problem:  # noqa: BLE001 - as the event loop does with callbacks
             context = {"message": "the listener of an answer failed", "exception": problem, "future": self}
             self.get_loop().call_exception_handler(context)
