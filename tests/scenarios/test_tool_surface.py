@@ -174,6 +174,31 @@ async def test_a_picture_that_is_none_does_not_look_like_a_success(
     assert "did run" in told.output["error"]
 
 
+async def test_pictures_and_attachments_that_are_not_what_they_say_are_refused(desk: Desk) -> None:
+    html = b"<html>error 500</html>"
+
+    @tool
+    def draw() -> ToolExecutionResult:
+        """Draw."""
+        return ToolExecutionResult.success_with_images({}, [ToolResultImage(b64encode(html).decode(), "image/png")])
+
+    @tool
+    async def keep(ctx: ToolContext, name: str, media_type: str) -> str:
+        """Keep."""
+        return (await ctx.attachments.put(html, media_type, name=name)).name
+
+    asks = [call("keep", name="a.png", media_type="image/png"), call("keep", name="a\nb", media_type="text/html")]
+    rt = await desk.open(ScriptedModel(calls(call("draw"), *asks), say("ok")), draw, keep)
+    told = [one.output for one in await asked(rt)]
+    assert [one["code"] for one in told] == [
+        "tool_result_invalid",
+        "runtime_effect_attachment_media_type",
+        "invalid_argument",
+    ]
+    assert "the bytes are not image/png" in told[0]["error"]
+    assert "control character" in told[2]["error"]
+
+
 # --- tools as classes, and registries
 
 

@@ -6,8 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from perdure.codec import check_text
 from perdure.errors import Code, Error
 from perdure.vocab.messages import AttachmentRef
+
+MAX_NAME_BYTES = 255
 
 MEDIA_TYPES = frozenset(
     {
@@ -116,6 +119,24 @@ def _not_what_it_says(media_type: str, because: str) -> Error:
         because=because,
         hint="give the media type that the bytes have",
     )
+
+
+def check_attachment_name(name: object) -> str:
+    """What an attachment can be called: anything on one line that is not too long.
+
+    Raises:
+        Error: `invalid_argument` or `invalid_text`.
+    """
+    if not isinstance(name, str):
+        raise Error(Code.INVALID_ARGUMENT, f"the name of an attachment must be text, not {type(name).__name__}")
+    name = check_text(name, where="the name of an attachment")
+    if len(name.encode()) > MAX_NAME_BYTES or any(ord(c) < 32 or 127 <= ord(c) < 160 for c in name):
+        raise Error(
+            Code.INVALID_ARGUMENT,
+            "the name of an attachment cannot be used",
+            because=f"it is longer than {MAX_NAME_BYTES} bytes, or has a control character in it",
+        )
+    return name
 
 
 def no_bytes() -> Error:

@@ -9,9 +9,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from perdure.codec import Json, check_text, decode, digest, encode, to_json
+from perdure.codec import Json, decode, digest, encode, to_json
 from perdure.commit.plan import Blob, blob_of
-from perdure.effects.attachments import Attachment, normalise
+from perdure.effects.attachments import Attachment, check_attachment_name, check_bytes, normalise
 from perdure.errors import Code, Error
 from perdure.ids import CallId, EffectId, SessionId, StreamId, check_id, join, session_stream, stream_names
 from perdure.inbox.admit import delivery
@@ -278,7 +278,9 @@ class AttachmentsClient:
         _check("The media type of an attachment", media_type, str)
         _check("The name of an attachment", name, str)
         with visibly():
-            check_text(name, where="the name of the attachment")
+            name = check_attachment_name(name)
+            if data:
+                check_bytes(bytes(data), media_type)
             [ref] = await normalise([Attachment(media_type, bytes(data))], _Collected(self._site))
         return AttachmentRef(hash=ref.hash, media_type=ref.media_type, size=ref.size, name=name)
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TypeAlias, cast
 
 from perdure.codec import check_text
-from perdure.effects.attachments import Attachment, check_bytes, check_media_type, no_bytes
+from perdure.effects.attachments import Attachment, check_attachment_name, check_bytes, check_media_type, no_bytes
 from perdure.errors import Code, Error
 from perdure.ids import BlobHash
 from perdure.vocab.blobs import Blob, blob_of
@@ -18,7 +18,6 @@ MAX_INPUT_BYTES = 262_144
 MAX_PART_BYTES = 16_777_216
 MAX_ATTACHED_BYTES = 33_554_432
 MAX_PARTS = 64
-MAX_NAME_BYTES = 255
 
 _HASH = re.compile(r"[0-9a-f]{64}")
 
@@ -101,7 +100,9 @@ def _stored(given: Attachment, blobs: list[Blob]) -> AttachmentRef:
     check_bytes(data, given.media_type)
     blob = blob_of(data, given.media_type)
     blobs.append(blob)
-    return AttachmentRef(hash=blob.hash, media_type=given.media_type, size=len(data), name=_name(given.name))
+    return AttachmentRef(
+        hash=blob.hash, media_type=given.media_type, size=len(data), name=check_attachment_name(given.name)
+    )
 
 
 def _known(ref: AttachmentRef) -> AttachmentRef:
@@ -113,21 +114,8 @@ def _known(ref: AttachmentRef) -> AttachmentRef:
             because="its hash is not a sha256, or its size is impossible",
             hint="take it from session.history(), or send the bytes",
         )
-    _name(ref.name)
+    check_attachment_name(ref.name)
     return ref
-
-
-def _name(name: object) -> str:
-    if not isinstance(name, str):
-        raise Error(Code.INVALID_ARGUMENT, f"the name of an attachment must be text, not {type(name).__name__}")
-    name = check_text(name, where="the name of an attachment")
-    if len(name.encode()) > MAX_NAME_BYTES or any(ord(c) < 32 for c in name):
-        raise Error(
-            Code.INVALID_ARGUMENT,
-            "the name of an attachment cannot be used",
-            because=f"it is longer than {MAX_NAME_BYTES} bytes, or has a control character in it",
-        )
-    return name
 
 
 def _limited(parts: list[InputPart], blobs: list[Blob]) -> Said:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from perdure.codec import Json
+from perdure.effects.attachments import check_bytes
 from perdure.errors import Code, Error
 from perdure.tools.body import Parked
 from perdure.tools.catalog import Runnable
@@ -351,8 +352,14 @@ def _pictured(
     output: Success, images: tuple[ToolResultImage, ...], ctx: ToolContext[object], beside: Sidecar
 ) -> ToolOutput:
     try:
-        size = sum(len(image.data()) for image in images)
+        size = 0
+        for image in images:
+            data = image.data()
+            check_bytes(data, image.media_type)
+            size += len(data)
         problem = f"they are {size} bytes, more than {MAX_KEPT_BYTES}" if size > MAX_KEPT_BYTES else ""
+    except Error as error:
+        problem = f"{error.message}: {error.because}"
     except Exception as error:  # noqa: BLE001 - what the tool gave as a picture is no picture
         problem = text_of(error)
     if len(images) > MAX_IMAGES:

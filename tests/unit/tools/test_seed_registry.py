@@ -361,7 +361,7 @@ async def test_what_goes_wrong_is_in_the_result_whatever_it_is() -> None:
     @tool
     def draws() -> ToolExecutionResult:
         """Draws."""
-        return ToolExecutionResult.success_with_images({"w": 1}, [ToolResultImage("AAAA", "image/png")])
+        return ToolExecutionResult.success_with_images({"w": 1}, [ToolResultImage("iVBORw0KGgo=", "image/png")])
 
     @tool
     def sums() -> ToolExecutionResult:
@@ -372,7 +372,7 @@ async def test_what_goes_wrong_is_in_the_result_whatever_it_is() -> None:
     assert (await run(registry, "breaks")).error == "An internal error occurred while executing the tool"
     assert "$.count" in ((await run(registry, "typed", count="x")).error or "")
     assert "outcome unknown" in ((await run(registry, "slow")).error or "")
-    assert (await run(registry, "draws")).images == (ToolResultImage("AAAA", "image/png"),)
+    assert (await run(registry, "draws")).images == (ToolResultImage("iVBORw0KGgo=", "image/png"),)
     summed = await run(registry, "sums")
     assert (summed.result, summed.raw_output) == ("short", "the whole of it")
 

@@ -384,4 +384,4 @@ async def _import(name: str, data: bytes, agent: str, db: str) -> None:
 
     async with opened(db) as rt:
         await rt.import_session(name, data, agent=agent or None)
-    note(f"session {name} imported.  next: perdure sessions show {name}")
+    note(f"session {name} imported.  next: perdure sessions show {name}" + (f" --db {db}" if db else ""))
