@@ -10,10 +10,12 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
 TIMEOUT_S = 90
+AT_ONCE = 2
 ROOT = Path(__file__).resolve().parent.parent
 
 
@@ -423,10 +425,10 @@ def main() -> int:
     only = sys.argv[1] if len(sys.argv) > 1 else ""
     chosen = [mutant for mutant in MUTANTS if only in mutant.name]
     survivors = 0
-    for mutant in chosen:
-        verdict = _run(mutant)
-        survivors += verdict != "killed"
-        print(f"{verdict:9} {mutant.name}\n          {mutant.test}", flush=True)
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        for mutant, verdict in zip(chosen, pool.map(_run, chosen), strict=True):
+            survivors += verdict != "killed"
+            print(f"{verdict:9} {mutant.name}\n          {mutant.test}", flush=True)
     print(f"{len(chosen) - survivors} passed, {survivors} failed")
     return survivors if chosen else 1
 
