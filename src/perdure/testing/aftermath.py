@@ -160,10 +160,10 @@ def judge(usual: Aftermath, crashed: Aftermath, end: Aftermath) -> tuple[str, ..
 def _inputs(usual: Aftermath, crashed: Aftermath, end: Aftermath) -> Iterator[str]:
     """An accepted input is never lost, never runs twice, and is answered."""
     known = {turn for story in end.stories for turn in story.inputs}
-    kept = {(story.session, key) for story in usual.stories for key in story.inputs.values()}
+    kept = {(story.tenant, story.session) for story in usual.stories}
     for story in crashed.stories:
         for turn, key in story.inputs.items():
-            if turn not in known and (story.session, key) in kept:  # else the script itself deletes the session
+            if turn not in known and (story.tenant, story.session) in kept:  # else the script itself deletes it
                 yield f"session {story.session}: the input {key} had been accepted, and is gone"
     for story in end.stories:
         for turn, key in story.inputs.items():
