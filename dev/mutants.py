@@ -180,7 +180,7 @@ MUTANTS = [
         "tools/execute.py",
         "        if ctx.body.parked:\n            raise Parked\n",
         "",
-        f"{BODIES}::test_a_body_that_swallows_everything_is_parked_all_the_same[memory]",
+        f"{BODIES}::test_what_a_body_returns_when_its_turn_is_cancelled_is_no_outcome[memory]",
     ),
     Mutant(
         "a body goes on after a mismatch that it caught",

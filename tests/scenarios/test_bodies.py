@@ -692,6 +692,25 @@ async def test_a_body_that_swallows_everything_is_parked_all_the_same(desk: Desk
     assert outputs(await session.history()) == ["answer"]
 
 
+async def test_what_a_body_returns_when_its_turn_is_cancelled_is_no_outcome(desk: Desk) -> None:
+    @tool(effect="resumable")
+    async def stubborn(ctx: ToolContext) -> object:
+        """Be stubborn."""
+        try:
+            return await ctx.event("go")
+        except BaseException:  # noqa: BLE001 - the point of this test
+            return "not an outcome"
+
+    rt = await desk.open(ScriptedModel(call("stubborn"), say("ok")), stubborn)
+    session = await rt.session("s", agent="a")
+    sent = await session.send("go")
+    await recorded(session, ">c1.0/event:go")
+    await session.cancel()
+    assert (await sent.result(5)).reason == "cancelled"
+    [output] = outputs(await session.history())
+    assert output["code"] == "tool_cancelled"
+
+
 async def test_a_body_in_a_task_group_parks_and_resumes(desk: Desk) -> None:
     @tool(effect="resumable")
     async def both(ctx: ToolContext) -> list[object]:
