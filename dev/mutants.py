@@ -286,7 +286,7 @@ MUTANTS = [
         "runtime/turns.py",
         "certain = await self._nobody_can_still_do_it(item)",
         "certain = True",
-        "tests/crash/test_zombie.py::test_a_worker_stopped_between_intent_and_dispatch_does_not_dispatch[zombie_probed]",
+        "tests/crash/test_zombie.py::test_a_worker_stopped_between_intent_and_dispatch_does_not_dispatch[sqlite-zombie_probed]",
     ),
     Mutant(
         "a frozen worker taken for one that does nothing any more",
@@ -388,13 +388,6 @@ MUTANTS = [
         "        if times > 1:\n",
         "        if False:\n",
         f"{KIT}::test_a_broken_application_is_found_out -k forgetful",
-    ),
-    Mutant(
-        "in the kit, the dead go on acting on the world",
-        "testing/crash.py",
-        "        if self.dead:\n            raise Crashed",
-        '        if self.dead and boundary.place != "world":\n            raise Crashed',
-        f"{KIT} -k thread_of_a_dead_process",
     ),
     Mutant(
         "the kit's children are not killed",
