@@ -183,6 +183,13 @@ MUTANTS = [
         f"{BODIES}::test_what_a_body_returns_when_its_turn_is_cancelled_is_no_outcome[memory]",
     ),
     Mutant(
+        "a turn is parked although a step has begun meanwhile",
+        "runtime/turns.py",
+        "return self._patience.left_s(self.flights.values(), hurried=True) == 0.0",
+        "return True",
+        f"{BODIES}::test_a_step_that_begins_beside_a_wait_keeps_the_turn_from_being_parked[memory]",
+    ),
+    Mutant(
         "a body goes on after a mismatch that it caught",
         "tools/body.py",
         "                self.broken = problem\n",

@@ -460,6 +460,27 @@ async def test_a_parked_session_is_told_and_verified_as_what_it_is(desk: Desk) -
     await session.cancel()
 
 
+async def test_a_step_that_begins_beside_a_wait_keeps_the_turn_from_being_parked(desk: Desk) -> None:
+    async def pay() -> str:
+        await asyncio.sleep(1.2)
+        return "paid"
+
+    @tool(effect="resumable")
+    async def both(ctx: ToolContext) -> object:
+        """Both."""
+        waiting = asyncio.create_task(ctx.event("never"))
+        await asyncio.sleep(0.3)
+        paid = await ctx.step("pay", pay)
+        waiting.cancel()
+        return paid
+
+    rt = await desk.open(ScriptedModel(call("both"), say("ok")), both, tuning=HURRIED)
+    session = await rt.session("s", agent="a")
+    sent = await session.send("go")
+    await sent.result(10)
+    assert outputs(await session.history()) == ["paid"]
+
+
 async def test_nothing_is_parked_while_one_of_its_waits_is_being_set_up(desk: Desk) -> None:
     class Slow:
         def __init__(self, store: Store) -> None:

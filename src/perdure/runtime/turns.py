@@ -220,10 +220,16 @@ class TurnDriver:
             async with asyncio.timeout(patience):
                 await self._news.wait()
         except TimeoutError:
-            return self.refusal is None and not self._landed and not self._news.is_set()
+            return self._may_park()
         finally:
             lounge.leave(self)
         return False
+
+    def _may_park(self) -> bool:
+        """Whether it is still so that nothing but waiting is under way: a body may have begun a step meanwhile."""
+        if self.refusal or self._landed or self._news.is_set() or self._preparations.under_way:
+            return False
+        return self._patience.left_s(self.flights.values(), hurried=True) == 0.0
 
     def _hurry(self) -> None:
         self._hurried = True
