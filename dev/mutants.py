@@ -237,7 +237,7 @@ MUTANTS = [
         "while not self.ledger.lease_live():",
         "while False:",
         "tests/crash/test_zombie.py::test_a_worker_stopped_between_intent_and_dispatch_does_not_dispatch",
-        also=Mutant("", "runtime/turns.py", "not (pure or self.lease_live())", "False", ""),
+        also=Mutant("", "runtime/runners.py", "not (pure or self._driven.lease_live())", "False", ""),
     ),
     Mutant("no fence", "commit/plan.py", *NO_FENCE, f"{STORES} -k stale_fence"),
     Mutant(
@@ -290,16 +290,16 @@ MUTANTS = [
     ),
     Mutant(
         "did-not-happen believed of a worker that may still be alive",
-        "runtime/turns.py",
+        "runtime/runners.py",
         "certain = await self._nobody_can_still_do_it(item)",
         "certain = True",
         "tests/crash/test_zombie.py::test_a_worker_stopped_between_intent_and_dispatch_does_not_dispatch[sqlite-zombie_probed]",
     ),
     Mutant(
         "a frozen worker taken for one that does nothing any more",
-        "runtime/turns.py",
-        "return item.worker != self.worker and await self._around.is_dead(item.worker)",
-        "return item.worker != self.worker",
+        "runtime/runners.py",
+        "return item.worker != self._driven.worker and await self._around.is_dead(item.worker)",
+        "return item.worker != self._driven.worker",
         "tests/crash/test_zombie.py -k frozen_call",
     ),
     Mutant(

@@ -28,10 +28,11 @@ from perdure.runtime.envelopes import Where
 from perdure.runtime.instructions import InstructionsContext, InstructionsFailed, instructions_for
 from perdure.runtime.owned import OwnedStream, rows_of
 from perdure.runtime.perform import ModelAccess
+from perdure.runtime.runners import Surroundings
 from perdure.runtime.services import services_of
 from perdure.runtime.shared import Shared, TurnResult
 from perdure.runtime.transcript import Transcript
-from perdure.runtime.turns import Surroundings, TurnDriver
+from perdure.runtime.turns import TurnDriver
 from perdure.session.fold import CODE, SessionState, cancel_of, fold, with_membership
 from perdure.store.protocol import Claim, InboxRow
 from perdure.tools.clients.surface import CallSurface, Clients

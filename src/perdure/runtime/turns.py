@@ -8,44 +8,24 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-import msgspec
-
-from perdure.clock import Clock
-from perdure.effects import keys
+from perdure.commit.plan import Blob
 from perdure.effects.controller import Begun, Care, JournaledController, Local
 from perdure.effects.journal import EffectJournal
-from perdure.effects.promises import SECRET, TurnScope
 from perdure.errors import Code, Error
-from perdure.ids import EffectId, WorkerId
-from perdure.observe.emit import EventContext
-from perdure.observe.live import LiveEmitter
-from perdure.runtime.clients import CallSite
-from perdure.runtime.deps import DepsFailed, TurnDeps
+from perdure.ids import EffectId
 from perdure.runtime.envelopes import Where, envelope
-from perdure.runtime.flights import AttemptCompletion, Flight, Valve
-from perdure.runtime.lounge import Lounge
+from perdure.runtime.flights import Flight
 from perdure.runtime.owned import OwnedStream
 from perdure.runtime.patience import Patience
-from perdure.runtime.perform import ModelAccess, ask_model, ask_outside, run_tool, without_deps
 from perdure.runtime.preparing import Preparations, Ready, UnderWay, identity
-from perdure.runtime.shared import Secrets
-from perdure.runtime.waits import Waits, resolve
-from perdure.store.protocol import Store
-from perdure.tools.body import Body, Parked, Place
-from perdure.tools.clients.surface import Clients
-from perdure.tools.clients.turn import TurnContext
-from perdure.tools.context import ToolContext
-from perdure.tools.execute import ToolThreads
-from perdure.tools.prepare import ToolPrepareContext
-from perdure.tools.services import Services
-from perdure.tools.toolbox import Toolbox
+from perdure.runtime.runners import Runner, Runners, Surroundings
+from perdure.runtime.waits import Waits
+from perdure.tools.body import Parked
 from perdure.turn.machine import advance, owed, recovery, settlement, stopped, unanswered
 from perdure.turn.state import AskModel, AwaitCompletion, Call, Effect, EndTurn, Owed, Probe, RunCall, Turn, Wait
 from perdure.vocab.effects import AwaitEvent, Envelope
-from perdure.vocab.messages import Message
 from perdure.vocab.outcomes import (
     AwaitEventOutcome,
     CompletedToolCall,
@@ -58,41 +38,16 @@ from perdure.vocab.outcomes import (
     LlmError,
     NotRun,
     Outcome,
-    Pending,
-    SleepOutcome,
     ToolCallOutcome,
     ToolOutput,
 )
-from perdure.vocab.promises import AwaitEventKey, Cancelled, Resolution
-from perdure.vocab.records import EffectSettled, InputAdmitted, OutcomeArrivedLate, Record, TurnEnded
+from perdure.vocab.records import EffectSettled, OutcomeArrivedLate, Record, TurnEnded
 from perdure.vocab.refs import PartRef, is_part
 
 log = logging.getLogger("perdure.runtime")
 
 GRACE_S = 0.1
 """How long a cancelled tool may take to say how it ended: a little longer than its runner waits for it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Surroundings:
-    """What a turn needs of the world around it."""
-
-    model: ModelAccess
-    toolbox: Toolbox
-    threads: ToolThreads
-    clock: Clock
-    deps: TurnDeps
-    messages: Callable[[tuple[Record, ...]], tuple[Message, ...]]
-    on_delta: Callable[[Turn, EffectId, str, bool], None]
-    emitter: LiveEmitter
-    services: Services
-    clients: Callable[[CallSite], Clients]
-    is_dead: Callable[[WorkerId], Awaitable[bool]]
-    on_loose_end: Callable[[], None]
-    store: Store
-    secrets: Secrets
-    lounge: Lounge
-    opened_at: int
 
 
 class TurnDriver:
@@ -111,12 +66,14 @@ class TurnDriver:
         for record in records:
             journal.fold(record)
         self._controller = JournaledController(journal, self)
-        self._preparations = Preparations(around.toolbox, journal, self._prepare_context, self.durable, self._wake)
         self.flights: dict[EffectId, Flight] = {}
         self._news = asyncio.Event()
         self._landed: list[Flight] = []
         self._waits = Waits(around.store, around.clock, self._news.set)
-        self._scope = TurnScope(where.tenant, where.session, turn.id)
+        self._runners = Runners(self, journal, where, around, self._waits)
+        self._preparations = Preparations(
+            around.toolbox, journal, self._runners.prepare_context, self.durable, self._news.set
+        )
         self._patience = Patience(self._waits, around.lounge, around.clock, around.opened_at)
         self._hurried = False
         self.refusal: Error | None = None
@@ -133,6 +90,10 @@ class TurnDriver:
     async def durable(self) -> None:
         """Wait until everything submitted so far is durable."""
         await self._owned.durable()
+
+    def keep(self, *blobs: Blob) -> None:
+        """Store bytes with the next append."""
+        self._owned.blob(*blobs)
 
     def lease_live(self) -> bool:
         """Whether our lease has certainly not lapsed."""
@@ -163,9 +124,6 @@ class TurnDriver:
     def refused(self, error: Error) -> None:
         """The store refused an append: everything begun on top of it must end."""
         self.refusal = error
-        self._news.set()
-
-    def _wake(self) -> None:
         self._news.set()
 
     # --- the loop
@@ -269,7 +227,7 @@ class TurnDriver:
         """Record an outcome, with the bytes it refers to."""
         if flight.effect == "once" and _is_doubt(outcome):
             self._around.on_loose_end()
-        self._owned.blob(*flight.blobs, *(flight.site.attached if flight.site else ()))
+        self.keep(*flight.blobs, *(flight.site.attached if flight.site else ()))
         self._controller.settle(flight.begun, outcome)
 
     def _begin_owed(self) -> None:
@@ -293,16 +251,13 @@ class TurnDriver:
             described = envelope(self._where, self.turn, item)
             match item:
                 case AskModel():
-                    return self._start(
-                        item,
-                        described,
-                        Care(effect="pure", record_start=True, keep_command=False),
-                        self._model_runner(item),
-                    )
+                    care = Care(effect="pure", record_start=True, keep_command=False)
+                    return self._start(item, described, care, self._runners.model(item))
                 case Wait():
                     return self._begin_wait(item, described)
                 case AwaitCompletion():
-                    return self._begin_completion(item, described)
+                    care = Care(effect="pure", record_start=True, due_at=item.pending.due_at)
+                    return self._start(item, described, care, self._runners.completion(item))
                 case Probe():
                     return self._begin_probe(item, described)
         except Error as problem:
@@ -310,9 +265,7 @@ class TurnDriver:
                 raise
             return self._mismatch(item, problem)
 
-    def _start(
-        self, item: Effect, described: Envelope, care: Care, runner: Callable[[Flight], Awaitable[Outcome]]
-    ) -> bool:
+    def _start(self, item: Effect, described: Envelope, care: Care, runner: Runner) -> bool:
         begun = self._controller.begin(described, care)
         if not isinstance(begun, Begun):
             self.turn = advance(self.turn, EffectSettled(id=EffectId(described.id), outcome=begun))
@@ -322,7 +275,7 @@ class TurnDriver:
         flight.task = asyncio.create_task(self._fly(flight, runner), name=f"perdure:{flight.id}")
         return False
 
-    async def _fly(self, flight: Flight, runner: Callable[[Flight], Awaitable[Outcome]]) -> None:
+    async def _fly(self, flight: Flight, runner: Runner) -> None:
         async def run(_: Envelope) -> Outcome:
             return await runner(flight)
 
@@ -381,7 +334,7 @@ class TurnDriver:
             record_start=ready.recorded,
             keep_command=ready.recorded,
         )
-        return self._start(item, described, care, self._tool_runner(item, ready))
+        return self._start(item, described, care, self._runners.tool(item, ready))
 
     def _begin_probe(self, item: Probe, described: Envelope) -> bool:
         sealed = self._preparations.sealed(item)
@@ -391,44 +344,13 @@ class TurnDriver:
             self._controller.record(EffectSettled(id=item.ref.id, outcome=unknown))
             return True
 
-        async def run(flight: Flight) -> Outcome:
-            flight.start()
-            certain = await self._nobody_can_still_do_it(item)
-            try:
-                async with self._around.deps.use() as given:
-                    ready = Ready(prepared, sealed or identity(item, prepared.contract), False)
-                    ctx = self._context(item, ready, flight, given)
-                    return await ask_outside(prepared, ctx, self._around.threads, certain=certain)
-            except DepsFailed:
-                return DurableStepOutcome(value={"verdict": "unknown", "reason": "the probe could not run"})
-
-        return self._start(item, described, Care(effect="pure"), run)
-
-    async def _nobody_can_still_do_it(self, item: Probe) -> bool:
-        """Whether a call in doubt can certainly not take effect any more: only if the process that made it is dead.
-
-        A deadline is no proof (a worker frozen past it goes on where it stood when it thaws), and neither is a body
-        that ended when it was cancelled (a thread or a request that it had begun goes on without it).
-        """
-        return item.worker != self.worker and await self._around.is_dead(item.worker)
+        ready = Ready(prepared, sealed or identity(item, prepared.contract), recorded=False)
+        return self._start(item, described, Care(effect="pure"), self._runners.probe(item, ready))
 
     def _begin_wait(self, item: Wait, described: Envelope) -> bool:
         due_at = item.due_at if item.due_at is not None else self._around.clock.wall_ms() + item.duration_ms
-
-        async def run(flight: Flight) -> Outcome:
-            await self._waits.until(flight.id, None, due_at)
-            return SleepOutcome()
-
-        return self._start(item, described, Care(effect="pure", record_start=True, due_at=due_at), run)
-
-    def _begin_completion(self, item: AwaitCompletion, described: Envelope) -> bool:
-        async def run(flight: Flight) -> Outcome:
-            due_at = item.pending.due_at or flight.begun.care.due_at
-            key = item.pending.key
-            resolution = await self._waits.until(flight.id, key, due_at) or await self._waits.give_up(key)
-            return AwaitEventOutcome(resolution=resolution)
-
-        return self._start(item, described, Care(effect="pure", record_start=True, due_at=item.pending.due_at), run)
+        care = Care(effect="pure", record_start=True, due_at=due_at)
+        return self._start(item, described, care, self._runners.sleep(due_at))
 
     def _mismatch(self, item: Effect, problem: Error) -> bool:
         log.error("%s", problem, extra={"session": self._where.session, "turn": self.turn.id})
@@ -438,142 +360,6 @@ class TurnDriver:
         else:
             self.submit(stopped(self.turn, "replay_mismatch", problem.message))
         return True
-
-    # --- runners
-
-    def _model_runner(self, item: AskModel) -> Callable[[Flight], Awaitable[Outcome]]:
-        turn = self.turn
-        messages = self._around.messages(tuple(self.records))
-
-        async def run(flight: Flight) -> Outcome:
-            def on_delta(text: str, thinking: bool) -> None:
-                self._around.on_delta(turn, flight.id, text, thinking)
-
-            return await ask_model(self._around.model, turn, item, messages, on_delta)
-
-        return run
-
-    def _tool_runner(self, item: RunCall, ready: Ready) -> Callable[[Flight], Awaitable[Outcome]]:
-        async def run(flight: Flight) -> Outcome:
-            try:
-                async with self._around.deps.use() as given:
-                    return await attempt(flight, self._context(item, ready, flight, given))
-            except DepsFailed:
-                return without_deps(item.call)
-
-        async def attempt(flight: Flight, ctx: ToolContext[object]) -> Outcome:
-            flight.valve = Valve(self)
-            controller = JournaledController(self._controller.journal, flight.valve)
-            if flight.effect == "resumable":
-                flight.body = await self._body(item, flight, controller)
-                if flight.site:
-                    flight.site.keep = self._owned.blob
-            completion = self._completion(item, controller)
-            ctx = replace(ctx, body=flight.body, completion=completion)
-            deadline_at = flight.begun.care.deadline_at
-            around = self._around
-            pure = flight.effect == "pure"
-
-            def may_start() -> bool:
-                if flight.cancellation.cancelled or not (pure or self.lease_live()):
-                    return False
-                flight.start()
-                return True
-
-            done = await run_tool(
-                item, ready.prepared, ctx, around.threads, around.clock, deadline_at=deadline_at, may_start=may_start
-            )
-            completion.over = True
-            if completion.key and isinstance(done.outcome.launch, Done):
-                await self._give_up(completion.key)  # it ended after all: whoever has the key is told so
-            around.emitter.flush()  # what the call said stands before what became of it
-            flight.blobs = done.blobs
-            spent = tuple(flight.site.spent) if flight.site else ()
-            return msgspec.structs.replace(done.outcome, direct=spent) if spent else done.outcome
-
-        return run
-
-    async def _body(self, item: RunCall, flight: Flight, controller: JournaledController) -> Body:
-        assert item.ref.index is not None
-        place = Place(
-            scope=self._scope,
-            turn_index=self.turn.index,
-            iteration=item.ref.iteration,
-            index=item.ref.index,
-            call=item.call.id,
-            tool=item.call.name,
-        )
-        around = self._around
-        secret = await around.secrets.get(SECRET)
-        return Body(place, controller, self._waits.of(flight.id), around.clock, around.threads, secret)
-
-    def _completion(self, item: RunCall, controller: JournaledController) -> AttemptCompletion:
-        turn, ref = self.turn, replace(item.ref, tail="completion")
-
-        def describe(key: AwaitEventKey) -> Envelope:
-            return envelope(self._where, turn, AwaitCompletion(ref, item.call, Pending(key=key)))
-
-        around = self._around
-        return AttemptCompletion(
-            controller, describe, around.secrets, self._scope, item.call.id, item.ref.attempt, around.clock
-        )
-
-    async def _forget_events(self) -> None:
-        """Nobody waits any more for the events of this turn."""
-        for started in self._controller.journal.unsettled():
-            if isinstance(started.command, AwaitEvent) and is_part(started.id):
-                ended = AwaitEventOutcome(resolution=await self._give_up(started.command.key))
-                self._controller.record(EffectSettled(id=started.id, outcome=ended))
-
-    async def _give_up(self, key: AwaitEventKey) -> Resolution:
-        return await resolve(self._around.store, key, Cancelled(), now=self._around.clock.wall_ms())
-
-    def _turn_context(self) -> TurnContext:
-        turn = self.turn
-        given = next((record.plugin_input for record in self.records if isinstance(record, InputAdmitted)), None)
-        return TurnContext(
-            session_id=self._where.session,
-            turn_id=turn.id,
-            turn_index=turn.index,
-            iteration=turn.iteration,
-            agent=turn.composition.agent,
-            model=turn.composition.model,
-            plugin_inputs=given or {},
-        )
-
-    def _prepare_context(self, item: RunCall) -> ToolPrepareContext:
-        site = CallSite(self.turn, item.call.id, item.ref.id, self._turn_context())
-        return ToolPrepareContext(
-            session_id=self._where.session,
-            call_id=item.call.id,
-            turn_context=site.turn_context,
-            given=self._around.deps.at_hand,
-            sessions=self._around.clients(site).sessions,
-        )
-
-    def _context(self, item: RunCall | Probe, ready: Ready, flight: Flight, given: object) -> ToolContext[object]:
-        where, prepared = self._where, ready.prepared
-        flight.site = CallSite(self.turn, item.call.id, flight.id, self._turn_context(), flight.cancellation)
-        return ToolContext(
-            session_id=where.session,
-            turn_id=self.turn.id,
-            call_id=item.call.id,
-            tool_name=item.call.name,
-            tenant=where.tenant,
-            attempt=item.ref.attempt,
-            max_attempts=prepared.contract.durability.retry.max_attempts,
-            idempotency_key=keys.tool_idempotency(where.tenant, where.session, item.call.id, item.call.name),
-            args=ready.call.args,
-            given=given,
-            cancellation=flight.cancellation,
-            services=self._around.services,
-            event_emitter=self._around.emitter,
-            event_context=EventContext(turn_id=self.turn.id, exec_id=flight.id),
-            prepared_payload=ready.call.prepared_payload,
-            turn_context=flight.site.turn_context,
-            parent_invocation=flight.begun.envelope.invocation,
-            clients=self._around.clients(flight.site),
-        )
 
     # --- endings that are not the model's
 
@@ -594,7 +380,7 @@ class TurnDriver:
             if flight is not None and flight.outcome is not None:
                 self._settle(flight, flight.outcome)
             elif call.pending is not None:
-                ended = AwaitEventOutcome(resolution=await self._give_up(call.pending.key))
+                ended = AwaitEventOutcome(resolution=await self._waits.withdraw(call.pending.key))
                 self._controller.record(EffectSettled(id=replace(ref, tail="completion").id, outcome=ended))
             elif call.doubt is not None:
                 unknown = DurableStepOutcome(value={"verdict": "unknown", "reason": "the turn was cancelled"})
@@ -606,6 +392,13 @@ class TurnDriver:
         self._landed.clear()
         reason = self.turn.cancel.reason if self.turn.cancel else ""
         self.submit(stopped(self.turn, "cancelled", reason or "cancelled on request"))
+
+    async def _forget_events(self) -> None:
+        """Nobody waits any more for the events of this turn."""
+        for started in self._controller.journal.unsettled():
+            if isinstance(started.command, AwaitEvent) and is_part(started.id):
+                ended = AwaitEventOutcome(resolution=await self._waits.withdraw(started.command.key))
+                self._controller.record(EffectSettled(id=started.id, outcome=ended))
 
     def _cut_short(self, flight: Flight | None, call: Call) -> ToolOutput:
         """How a call ended that was stopped; a body as what its steps ended with."""

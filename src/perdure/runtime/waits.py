@@ -17,7 +17,7 @@ from perdure.errors import Code, Error
 from perdure.ids import EffectId, PromiseId
 from perdure.store.protocol import AlreadyResolved, Store
 from perdure.tools.body import Parked
-from perdure.vocab.promises import AwaitEventKey, PromiseState, Resolution, TimedOut
+from perdure.vocab.promises import AwaitEventKey, Cancelled, PromiseState, Resolution, TimedOut
 
 
 @dataclass(eq=False, slots=True)
@@ -112,6 +112,10 @@ class Waits:
     async def give_up(self, key: AwaitEventKey) -> Resolution:
         """Time is over for this promise: it ends with that, unless it was answered in the last moment."""
         return await resolve(self._store, key, TimedOut(), now=self._clock.wall_ms())
+
+    async def withdraw(self, key: AwaitEventKey) -> Resolution:
+        """Nobody waits for this promise any more: it ends with that, unless it was answered before."""
+        return await resolve(self._store, key, Cancelled(), now=self._clock.wall_ms())
 
     async def _look_first(self, owner: EffectId, key: AwaitEventKey) -> Resolution | None:
         """What is there must not be parked for; and as long as we look, nothing may be parked without this wait."""

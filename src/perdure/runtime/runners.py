@@ -1,0 +1,276 @@
+"""What runs when an effect of a turn is dispatched: one runner for each thing that can be owed, and what it is given.
+
+A runner turns a flight into an outcome. It records nothing of the turn itself: only what a call records of its own
+parts goes through here, and through a valve that is shut once the turn goes on without the call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+from typing import Protocol, TypeAlias
+
+import msgspec
+
+from perdure.clock import Clock
+from perdure.commit.plan import Blob
+from perdure.effects import keys
+from perdure.effects.controller import JournaledController, Ledger
+from perdure.effects.journal import EffectJournal
+from perdure.effects.promises import SECRET, TurnScope
+from perdure.ids import EffectId, WorkerId
+from perdure.observe.emit import EventContext
+from perdure.observe.live import LiveEmitter
+from perdure.runtime.clients import CallSite
+from perdure.runtime.deps import DepsFailed, TurnDeps
+from perdure.runtime.envelopes import Where, envelope
+from perdure.runtime.flights import AttemptCompletion, Flight, Valve
+from perdure.runtime.lounge import Lounge
+from perdure.runtime.perform import ModelAccess, ask_model, ask_outside, run_tool, without_deps
+from perdure.runtime.preparing import Ready
+from perdure.runtime.shared import Secrets
+from perdure.runtime.waits import Waits
+from perdure.store.protocol import Store
+from perdure.tools.body import Body, Place
+from perdure.tools.clients.surface import Clients
+from perdure.tools.clients.turn import TurnContext
+from perdure.tools.context import ToolContext
+from perdure.tools.execute import ToolThreads
+from perdure.tools.prepare import ToolPrepareContext
+from perdure.tools.services import Services
+from perdure.tools.toolbox import Toolbox
+from perdure.turn.state import AskModel, AwaitCompletion, Probe, RunCall, Turn
+from perdure.vocab.effects import Envelope
+from perdure.vocab.messages import Message
+from perdure.vocab.outcomes import AwaitEventOutcome, Done, DurableStepOutcome, Outcome, Pending, SleepOutcome
+from perdure.vocab.promises import AwaitEventKey
+from perdure.vocab.records import InputAdmitted, Record
+
+Runner: TypeAlias = Callable[[Flight], Awaitable[Outcome]]
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What a turn needs of the world around it."""
+
+    model: ModelAccess
+    toolbox: Toolbox
+    threads: ToolThreads
+    clock: Clock
+    deps: TurnDeps
+    messages: Callable[[tuple[Record, ...]], tuple[Message, ...]]
+    on_delta: Callable[[Turn, EffectId, str, bool], None]
+    emitter: LiveEmitter
+    services: Services
+    clients: Callable[[CallSite], Clients]
+    is_dead: Callable[[WorkerId], Awaitable[bool]]
+    on_loose_end: Callable[[], None]
+    store: Store
+    secrets: Secrets
+    lounge: Lounge
+    opened_at: int
+
+
+class Driven(Ledger, Protocol):
+    """The turn under way, as its runners see it."""
+
+    turn: Turn
+    records: list[Record]
+
+    def keep(self, *blobs: Blob) -> None:
+        """Store bytes with the next append."""
+        ...
+
+
+class Runners:
+    """The runners of one turn."""
+
+    def __init__(
+        self, driven: Driven, journal: EffectJournal, where: Where, around: Surroundings, waits: Waits
+    ) -> None:
+        self._driven = driven
+        self._journal = journal
+        self._where = where
+        self._around = around
+        self._waits = waits
+        self._scope = TurnScope(where.tenant, where.session, driven.turn.id)
+
+    def model(self, item: AskModel) -> Runner:
+        """Ask the model."""
+        turn = self._driven.turn
+        messages = self._around.messages(tuple(self._driven.records))
+
+        async def run(flight: Flight) -> Outcome:
+            def on_delta(text: str, thinking: bool) -> None:
+                self._around.on_delta(turn, flight.id, text, thinking)
+
+            return await ask_model(self._around.model, turn, item, messages, on_delta)
+
+        return run
+
+    def sleep(self, due_at: int) -> Runner:
+        """Wait until it is time."""
+
+        async def run(flight: Flight) -> Outcome:
+            await self._waits.until(flight.id, None, due_at)
+            return SleepOutcome()
+
+        return run
+
+    def completion(self, item: AwaitCompletion) -> Runner:
+        """Wait for somebody outside to tell how a call ended."""
+
+        async def run(flight: Flight) -> Outcome:
+            due_at = item.pending.due_at or flight.begun.care.due_at
+            key = item.pending.key
+            resolution = await self._waits.until(flight.id, key, due_at) or await self._waits.give_up(key)
+            return AwaitEventOutcome(resolution=resolution)
+
+        return run
+
+    def probe(self, item: Probe, ready: Ready) -> Runner:
+        """Ask the outside system about a call in doubt."""
+
+        async def run(flight: Flight) -> Outcome:
+            flight.start()
+            certain = await self._nobody_can_still_do_it(item)
+            try:
+                async with self._around.deps.use() as given:
+                    ctx = self._context(item, ready, flight, given)
+                    return await ask_outside(ready.prepared, ctx, self._around.threads, certain=certain)
+            except DepsFailed:
+                return DurableStepOutcome(value={"verdict": "unknown", "reason": "the probe could not run"})
+
+        return run
+
+    async def _nobody_can_still_do_it(self, item: Probe) -> bool:
+        """Whether a call in doubt can certainly not take effect any more: only if the process that made it is dead.
+
+        A deadline is no proof (a worker frozen past it goes on where it stood when it thaws), and neither is a body
+        that ended when it was cancelled (a thread or a request that it had begun goes on without it).
+        """
+        return item.worker != self._driven.worker and await self._around.is_dead(item.worker)
+
+    def tool(self, item: RunCall, ready: Ready) -> Runner:
+        """Run one attempt of a call."""
+
+        async def run(flight: Flight) -> Outcome:
+            try:
+                async with self._around.deps.use() as given:
+                    return await self._attempt(item, ready, flight, self._context(item, ready, flight, given))
+            except DepsFailed:
+                return without_deps(item.call)
+
+        return run
+
+    async def _attempt(self, item: RunCall, ready: Ready, flight: Flight, ctx: ToolContext[object]) -> Outcome:
+        flight.valve = Valve(self._driven)
+        controller = JournaledController(self._journal, flight.valve)
+        if flight.effect == "resumable":
+            flight.body = await self._body(item, flight, controller)
+            if flight.site:
+                flight.site.keep = self._driven.keep
+        completion = self._attempts_completion(item, controller)
+        ctx = replace(ctx, body=flight.body, completion=completion)
+        pure = flight.effect == "pure"
+
+        def may_start() -> bool:
+            if flight.cancellation.cancelled or not (pure or self._driven.lease_live()):
+                return False
+            flight.start()
+            return True
+
+        around = self._around
+        done = await run_tool(
+            item,
+            ready.prepared,
+            ctx,
+            around.threads,
+            around.clock,
+            deadline_at=flight.begun.care.deadline_at,
+            may_start=may_start,
+        )
+        completion.over = True
+        if completion.key and isinstance(done.outcome.launch, Done):
+            await self._waits.withdraw(completion.key)  # it ended after all: whoever has the key is told so
+        around.emitter.flush()  # what the call said stands before what became of it
+        flight.blobs = done.blobs
+        spent = tuple(flight.site.spent) if flight.site else ()
+        return msgspec.structs.replace(done.outcome, direct=spent) if spent else done.outcome
+
+    async def _body(self, item: RunCall, flight: Flight, controller: JournaledController) -> Body:
+        assert item.ref.index is not None
+        place = Place(
+            scope=self._scope,
+            turn_index=self._driven.turn.index,
+            iteration=item.ref.iteration,
+            index=item.ref.index,
+            call=item.call.id,
+            tool=item.call.name,
+        )
+        around = self._around
+        secret = await around.secrets.get(SECRET)
+        return Body(place, controller, self._waits.of(flight.id), around.clock, around.threads, secret)
+
+    def _attempts_completion(self, item: RunCall, controller: JournaledController) -> AttemptCompletion:
+        turn, ref = self._driven.turn, replace(item.ref, tail="completion")
+
+        def describe(key: AwaitEventKey) -> Envelope:
+            return envelope(self._where, turn, AwaitCompletion(ref, item.call, Pending(key=key)))
+
+        around = self._around
+        return AttemptCompletion(
+            controller, describe, around.secrets, self._scope, item.call.id, item.ref.attempt, around.clock
+        )
+
+    # --- what other people's code is given
+
+    def prepare_context(self, item: RunCall) -> ToolPrepareContext:
+        """What a provider's hook is given."""
+        site = CallSite(self._driven.turn, item.call.id, item.ref.id, self._turn_context())
+        return ToolPrepareContext(
+            session_id=self._where.session,
+            call_id=item.call.id,
+            turn_context=site.turn_context,
+            given=self._around.deps.at_hand,
+            sessions=self._around.clients(site).sessions,
+        )
+
+    def _turn_context(self) -> TurnContext:
+        turn = self._driven.turn
+        given = next(
+            (record.plugin_input for record in self._driven.records if isinstance(record, InputAdmitted)), None
+        )
+        return TurnContext(
+            session_id=self._where.session,
+            turn_id=turn.id,
+            turn_index=turn.index,
+            iteration=turn.iteration,
+            agent=turn.composition.agent,
+            model=turn.composition.model,
+            plugin_inputs=given or {},
+        )
+
+    def _context(self, item: RunCall | Probe, ready: Ready, flight: Flight, given: object) -> ToolContext[object]:
+        where, prepared = self._where, ready.prepared
+        flight.site = CallSite(self._driven.turn, item.call.id, flight.id, self._turn_context(), flight.cancellation)
+        return ToolContext(
+            session_id=where.session,
+            turn_id=self._driven.turn.id,
+            call_id=item.call.id,
+            tool_name=item.call.name,
+            tenant=where.tenant,
+            attempt=item.ref.attempt,
+            max_attempts=prepared.contract.durability.retry.max_attempts,
+            idempotency_key=keys.tool_idempotency(where.tenant, where.session, item.call.id, item.call.name),
+            args=ready.call.args,
+            given=given,
+            cancellation=flight.cancellation,
+            services=self._around.services,
+            event_emitter=self._around.emitter,
+            event_context=EventContext(turn_id=self._driven.turn.id, exec_id=flight.id),
+            prepared_payload=ready.call.prepared_payload,
+            turn_context=flight.site.turn_context,
+            parent_invocation=flight.begun.envelope.invocation,
+            clients=self._around.clients(flight.site),
+        )
