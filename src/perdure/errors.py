@@ -38,6 +38,7 @@ class Code(StrEnum):
     SESSION_EXISTS = "session_exists"
     EXPORT_INVALID = "export_invalid"
     OUTPUT_INVALID = "output_invalid"
+    SESSION_NOT_SEALED = "session_not_sealed"
 
     # tools as they are registered
     TOOL_INVALID = "tool_invalid"
@@ -144,6 +145,7 @@ TRAITS: Mapping[Code, Trait] = {
     Code.SESSION_EXISTS: _CONFLICT,
     Code.EXPORT_INVALID: _BAD,
     Code.OUTPUT_INVALID: Trait(502),
+    Code.SESSION_NOT_SEALED: _CONFLICT,
     Code.TOOL_INVALID: _BAD,
     Code.TOOL_NOT_SUPPORTED_YET: Trait(501),
     Code.TOOL_UNKNOWN: _MISSING,

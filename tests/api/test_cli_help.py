@@ -27,6 +27,7 @@ COMMANDS = (
     "sessions export",
     "sessions import",
     "sessions list",
+    "sessions retry",
     "sessions show",
     "sessions watch",
     "version",

@@ -31,6 +31,7 @@ CODES = [
     "session_exists",
     "export_invalid",
     "output_invalid",
+    "session_not_sealed",
     "tool_invalid",
     "tool_not_supported_yet",
     "tool_unknown",

@@ -40,6 +40,14 @@ async def charge_card(amount_cents: int, description: str) -> str:
     write(f"end {description} {os.getpid()}")
     return "charged"
 
+@tool(effect="idempotent")
+async def search_flights(city: str) -> list[int]:
+    "Search."
+    if not os.path.exists("cured"):
+        os.kill(os.getpid(), 9)
+    return [100]
+
+deadly = Agent("deadly", model="sim:travel", tools=[search_flights])
 travel = Agent("travel", model="sim:travel", tools=[charge_card])
 none = Runtime("sqlite:///s.db")
 memory = Runtime("memory://", agents=[travel])
@@ -243,6 +251,36 @@ def test_a_worker_whose_store_is_away_says_so(folder: Path) -> None:
     ran = perdure("worker", "fleet:app", "--db", "postgresql://nobody:secret@127.0.0.1:1/none", cwd=folder)
     assert ran.code == 7
     assert "secret" not in ran.err
+
+
+# --- turns that kill
+
+
+async def test_a_turn_that_kills_its_workers_is_sealed_listed_and_retried(
+    folder: Path, start: Callable[..., Worker]
+) -> None:
+    db = ("--db", "s.db")
+    async with Runtime(f"sqlite:///{folder}/s.db", worker=False) as rt:
+        sent = await (await rt.session("trip", agent="deadly")).send("fly to Porto")
+        for _ in range(3):
+            assert start("fleet:deadly", *db).process.wait(30) == -signal.SIGKILL
+        survivor = start("fleet:deadly", *db)
+        assert (await sent.result(timeout=30)).reason == "no_forward_progress"
+        (listed,) = perdure("sessions", "list", "--status", "sealed", "--json", *db, cwd=folder).objects
+        assert (listed["id"], listed["summary"]) == (
+            "trip",
+            "the turn was taken over 3 times without getting any further",
+        )
+        why = perdure("why", "trip", *db, cwd=folder)
+        assert "session.retry()" in why.out
+        (folder / "cured").touch()
+        (again,) = perdure("sessions", "retry", "trip", "--json", *db, cwd=folder).objects
+        assert (again["session"], again["duplicate"]) == ("trip", False)
+        await until(lambda: perdure("sessions", "list", "--status", "idle", "-q", *db, cwd=folder).out == "trip\n")
+        refused = perdure("sessions", "retry", "trip", *db, cwd=folder)
+        assert (refused.code, refused.err.splitlines()[0]) == (4, "error: there is nothing to retry in session 'trip'")
+        survivor.signal(signal.SIGTERM)
+        assert survivor.end()[0] == 0
 
 
 # --- workers list

@@ -14,10 +14,10 @@ from perdure.session.fold import CODE, SessionState, fold_all
 from perdure.store.protocol import Loaded, Store, StreamInfo
 from perdure.vocab.messages import Reply
 from perdure.vocab.outcomes import AwaitEventOutcome, CompletedToolCall, Done, LlmCallOutcome, ToolCallOutcome
-from perdure.vocab.records import EffectSettled, EffectStarted, Row
+from perdure.vocab.records import EffectSettled, EffectStarted, Row, TurnEnded
 from perdure.vocab.refs import EffectRef, PartRef, is_part, parse_ref
 
-Status = Literal["idle", "running", "waiting", "queued", "interrupted"]
+Status = Literal["idle", "running", "waiting", "queued", "interrupted", "sealed"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +66,9 @@ async def explain(store: Store, stream: StreamId, *, now: int) -> Why:
 
 
 def _between_turns(info: StreamInfo, queued: int, loaded: Loaded) -> Why:
+    if not queued and (seal := sealed_turn(loaded.rows)) is not None:
+        hint = "find out what kills its workers, then: session.retry(), or send something else"
+        return Why("sealed", seal.message, seal.turn, owner=info.owner, hint=hint)
     if not queued:
         return Why("idle", "nothing is waiting", owner=info.owner, hint="send something")
     oldest = min(row.at for row in loaded.inbox)
@@ -74,6 +77,13 @@ def _between_turns(info: StreamInfo, queued: int, loaded: Loaded) -> Why:
     alive = info.owner is not None and info.owner_alive
     hint = "" if alive else f"no worker serves it: start one that has agent {info.agent!r}"
     return Why("queued", f"{inputs} waiting for a worker", None, waiting, queued, info.owner, hint)
+
+
+def sealed_turn(rows: Sequence[Row]) -> TurnEnded | None:
+    """The end of a session's last turn, if it was sealed. A snapshot is never newer than the last turn's beginning."""
+    ends = (row.record for row in reversed(rows) if row.kind == "turn_ended")
+    last = next(ends, None)
+    return last if isinstance(last, TurnEnded) and last.reason == "no_forward_progress" else None
 
 
 def _within_turn(info: StreamInfo, state: SessionState, rows: Sequence[Row], queued: int) -> Why:

@@ -29,6 +29,7 @@ from perdure.runtime.instructions import InstructionsContext, InstructionsFailed
 from perdure.runtime.owned import OwnedStream, rows_of
 from perdure.runtime.perform import ModelAccess
 from perdure.runtime.runners import Surroundings
+from perdure.runtime.sealing import MAX_TAKEOVERS, sealing
 from perdure.runtime.services import services_of
 from perdure.runtime.shared import Shared, TurnResult
 from perdure.runtime.transcript import Transcript
@@ -103,6 +104,7 @@ class Resident:
         self.offered: Offer | None = None
         self.parked = False
         self._opened_at = 0
+        self._stuck = claim.takeovers >= MAX_TAKEOVERS
 
     # --- what the stream tells us
 
@@ -148,6 +150,7 @@ class Resident:
                 pass
         finally:
             self._decline()
+            self._stuck = False  # what comes later has killed nobody yet
 
     async def _load(self) -> None:
         loaded = await self._shared.store.load(self.stream, code=CODE)
@@ -276,6 +279,9 @@ class Resident:
     # --- opening and resuming
 
     async def _begin(self, agent: Agent, item: Input, row: InboxRow, deps: TurnDeps) -> None:
+        if self._stuck and not cancel_of(self.state, item.turn):  # not even the beginning of a turn was recorded
+            await self._seal(self._open(agent, item, "", row.id))
+            return
         try:
             instructions = await self._instructions(agent, item, deps)
         except InstructionsFailed as problem:
@@ -341,7 +347,22 @@ class Resident:
             ended = TurnEnded(turn=self.state.open_turn, status="stopped", reason="composition_lost", message=message)
             await self._end_at_once(ended)
         else:
-            await self._drive(agent, start, deps)
+            if self._stuck and not cancel_of(self.state, start[0].id):
+                await self._seal(start)
+            else:
+                await self._drive(agent, start, deps)
+
+    async def _seal(self, start: tuple[Turn, TurnOpened, list[Record]]) -> None:
+        """Every worker before us died in this turn, and none got any further: do not be the next."""
+        self._stuck = False
+        turn, _, records = start
+        *closing, ended = await sealing(
+            turn, records, self._claim.takeovers, self._shared.store, self._shared.clock
+        )  # fmt: skip
+        assert isinstance(ended, TurnEnded)
+        log.error("%s; it is sealed", ended.message, extra={"stream": self.stream, "turn": turn.id})
+        self._owned.submit(*closing)
+        await self._end_at_once(ended)
 
     async def _resumed(self) -> tuple[Turn, TurnOpened, list[Record]]:
         records = [*self._transcript.open, *self._owned.undurable()]

@@ -18,7 +18,7 @@ from perdure.observe.events import Cursor, Delta, Event, Fact, OutputDelta, Prog
 from perdure.observe.follow import follow
 from perdure.observe.hub import Subscription
 from perdure.observe.text import TextFlow
-from perdure.observe.why import Why, explain
+from perdure.observe.why import Why, explain, sealed_turn
 from perdure.runtime.agent import find_model
 from perdure.runtime.archive import export
 from perdure.runtime.clock import short_id, uuid7
@@ -204,6 +204,30 @@ class Session:
                     hint="use a new key for new content, or send the same content again",
                     session=self.id,
                 )
+
+    async def retry(self) -> Sent:
+        """Say again what a sealed turn should have answered: the session's last one, in which every worker died.
+
+        A new turn answers it; called again before that one is over, this is the same input. What the sealed turn did
+        stands, and the model is shown it.
+
+        Raises:
+            Error: `session_not_sealed` if the last turn that ended was not sealed; `session_unknown`.
+        """
+        rows = await self.rows()
+        seal = sealed_turn(rows)
+        inputs = (row.record for row in rows if isinstance(row.record, InputAdmitted))
+        given = next((said for said in inputs if seal is not None and said.turn == seal.turn), None)
+        if given is None:
+            raise Error(
+                Code.SESSION_NOT_SEALED,
+                f"there is nothing to retry in session {self.id!r}",
+                because="only a turn that was sealed is retried, and only if none has ended since",
+                hint="send something",
+                session=self.id,
+            )
+        key, model = f"retry:{given.turn}", given.model or None
+        return await self.send(given.parts, key=key, model=model, plugin_input=given.plugin_input)
 
     # --- watching
 

@@ -39,6 +39,9 @@ class WorkerInfo:
 class Claim:
     """The stream is ours under this fence. `previous` is the worker that held it before, if any; `parked` tells that
     its turn waits.
+
+    `takeovers` is more than 0 if it was taken from a worker that did not give it back: how often that has happened
+    since an owner last wrote a record.
     """
 
     stream: StreamId
@@ -46,6 +49,7 @@ class Claim:
     last_seq: Seq
     previous: WorkerId | None = None
     parked: bool = False
+    takeovers: int = 0
 
 
 @dataclass(frozen=True, slots=True)

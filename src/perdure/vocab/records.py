@@ -161,6 +161,7 @@ StopReason = Literal[
     "output_invalid",
     "imported",
     "completion_timeout",
+    "no_forward_progress",
 ]
 
 

@@ -1,4 +1,4 @@
-"""`perdure sessions list | show | watch | export | import`."""
+"""`perdure sessions list | show | watch | retry | export | import`."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 app = Typer(help="Look at sessions.", no_args_is_help=True, rich_markup_mode=None)
 
-MARKS = {"idle": "○", "running": "▶", "waiting": "◷", "queued": "●", "interrupted": "‖"}
-TONES = {"idle": "", "running": "ok", "waiting": "", "queued": "warn", "interrupted": "warn"}
+MARKS = {"idle": "○", "running": "▶", "waiting": "◷", "queued": "●", "interrupted": "‖", "sealed": "⊘"}
+TONES = {"idle": "", "running": "ok", "waiting": "", "queued": "warn", "interrupted": "warn", "sealed": "fail"}
 
 
 # --- list ---------------------------------------------------------------------------------------------------------
@@ -30,7 +30,7 @@ def list_sessions(  # noqa: PLR0913 - its options, each one word
     limit: Annotated[int, Option(metavar="N", min=1, max=1000, help="How many at most.")] = 20,
     after: Annotated[str, Option(metavar="CURSOR", help="Go on after a list, with the cursor it printed.")] = "",
     status: Annotated[
-        str, Option(metavar="STATUS,…", help="Only these: idle, running, waiting, queued, interrupted.")
+        str, Option(metavar="STATUS,…", help="Only these: idle, running, waiting, queued, interrupted, sealed.")
     ] = "",
     agent: Annotated[str, Option(metavar="NAME", help="Only sessions of this agent.")] = "",
     tag: Annotated[str, Option(metavar="TAG", help="Only sessions that have this tag.")] = "",
@@ -311,6 +311,31 @@ async def _watch(name: str, after: str, db: str, *, json: bool, follow: bool) ->
                 printer.show(event)
             if not follow and event.cursor.seq >= last:
                 return
+
+
+# --- retry --------------------------------------------------------------------------------------------------------
+
+
+@app.command()
+def retry(session: SessionName, db: Db = "", json: Json = False) -> None:
+    """Say again what a sealed turn should have answered; a worker answers it in a new turn."""
+    from perdure.cli.places import run
+
+    run(lambda: _retry(session, db, json=json))
+
+
+async def _retry(name: str, db: str, *, json: bool) -> None:
+    from perdure.cli.places import find_session, opened
+    from perdure.cli.screen import emit, note
+
+    async with opened(db) as rt:
+        session = await find_session(rt, name)
+        sent = await session.retry()
+    if json:
+        emit(type="sent", v=1, session=session.id, turn=sent.turn, input=sent.input, duplicate=sent.duplicate)
+    else:
+        given = f" --db {db}" if db else ""
+        note(f"Sent again.  watch: perdure sessions watch {session.id}{given}")
 
 
 # --- export and import --------------------------------------------------------------------------------------------

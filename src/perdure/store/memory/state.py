@@ -36,6 +36,8 @@ class Stream:
     owner: WorkerId | None = None
     active: bool = False
     parked: bool = False
+    takeovers: int = 0
+    stuck_seq: int = 0
     format: int = FORMAT
     log: list[Stored] = field(default_factory=list[Stored])
     keys: dict[str, Row] = field(default_factory=dict[str, Row])
@@ -80,6 +82,13 @@ class Stream:
             self.keys[entry.key] = row
         self.format = max(self.format, entry.version)
         return row
+
+    def taken_over(self) -> int:
+        """Count that nobody gave it back; from 1 again if an owner has written anything since the last time."""
+        last_owned = next((stored.row.seq for stored in reversed(self.log) if stored.fence != UNFENCED), 0)
+        self.takeovers = self.takeovers + 1 if self.stuck_seq == last_owned else 1
+        self.stuck_seq = last_owned
+        return self.takeovers
 
     def rewrite(self, seq: Seq, data: bytes) -> None:
         """Another payload for a record that stands."""

@@ -438,10 +438,11 @@ class MemoryStore:
 
     def _take(self, stream: Stream, worker: WorkerId) -> Claim:
         previous, stream.owner = stream.owner, worker
+        takeovers = stream.taken_over() if previous not in (None, worker) else 0
         stream.fence = Fence(stream.fence + 1)
         stream.n = 0
         self._extend(worker)
-        return Claim(stream.id, stream.fence, stream.last_seq, previous, stream.parked)
+        return Claim(stream.id, stream.fence, stream.last_seq, previous, stream.parked, takeovers)
 
     async def claimable(
         self, worker: WorkerId, *, limit: int, now: int, tenant: Tenant | None = None

@@ -83,8 +83,9 @@ async def claim(on: Session, leases: Leases, name: StreamId, worker: WorkerId) -
                 hint="let a newer worker drive it, or upgrade this one",
                 stream=name,
             )
+        (takeovers,) = (0,) if owner in (None, worker) else await on.one("stream_taken_over", stream)
         await on.all("stream_claim", stream, worker)
-    return Claim(name, Fence(fence + 1), last_seq, owner, parked)
+    return Claim(name, Fence(fence + 1), last_seq, owner, parked, takeovers)
 
 
 async def claim_idle(on: Session, leases: Leases, name: StreamId, worker: WorkerId) -> Fence | None:

@@ -306,6 +306,13 @@ FROM perdure.streams AS s JOIN perdure.workers AS w ON w.id = s.owner WHERE s.st
 -- name: stream_ownership
 SELECT id, owner, fence, last_seq, format, active, parked FROM perdure.streams WHERE stream = $1 FOR NO KEY UPDATE
 
+-- name: stream_taken_over
+UPDATE perdure.streams AS s SET takeovers = CASE WHEN s.stuck_seq = o.seq THEN s.takeovers + 1 ELSE 1 END, stuck_seq = o.seq
+FROM (SELECT coalesce((
+    SELECT l.seq FROM perdure.log AS l WHERE l.stream = $1 AND l.fence IS NOT NULL ORDER BY l.seq DESC LIMIT 1
+), 0) AS seq) AS o
+WHERE s.id = $1 RETURNING s.takeovers
+
 -- name: stream_claim
 UPDATE perdure.streams SET owner = $2, fence = fence + 1, n = 0 WHERE id = $1
 

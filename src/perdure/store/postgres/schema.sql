@@ -8,6 +8,7 @@ CREATE TABLE perdure.store (
 );
 
 -- Rows change in place with every append: room on the page keeps the indexes out of it.
+-- takeovers: how often it was taken from a worker that did not give it back, while its last owned record was stuck_seq.
 CREATE TABLE perdure.streams (
     id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     stream text COLLATE "C" NOT NULL UNIQUE,
@@ -23,7 +24,9 @@ CREATE TABLE perdure.streams (
     active boolean NOT NULL,
     parked boolean NOT NULL,
     created_at bigint NOT NULL,
-    updated_at bigint NOT NULL
+    updated_at bigint NOT NULL,
+    takeovers int NOT NULL DEFAULT 0,
+    stuck_seq bigint NOT NULL DEFAULT 0
 ) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.02);
 CREATE INDEX streams_active ON perdure.streams (owner) WHERE active;
 CREATE INDEX streams_owner ON perdure.streams (owner) WHERE owner IS NOT NULL;

@@ -77,8 +77,9 @@ def claim(tx: Tx, name: StreamId, worker: WorkerId) -> Claim | Held | None:
             hint="let a newer worker drive it, or upgrade this one",
             stream=name,
         )
+    takeovers = _taken_over(tx, stream) if owner not in (None, worker) else 0
     _take(tx, stream, worker)
-    return Claim(name, Fence(fence + 1), last_seq, owner, bool(parked))
+    return Claim(name, Fence(fence + 1), last_seq, owner, bool(parked), takeovers)
 
 
 def claim_idle(tx: Tx, name: StreamId, worker: WorkerId) -> Fence | None:
@@ -90,6 +91,14 @@ def claim_idle(tx: Tx, name: StreamId, worker: WorkerId) -> Fence | None:
         return None
     _take(tx, stream, worker)
     return Fence(fence + 1)
+
+
+def _taken_over(tx: Tx, stream: int) -> int:
+    """Count that nobody gave it back; from 1 again if an owner has written anything since the last time."""
+    takeovers, stuck_seq, last_owned = tx.one("stream_stuck", (stream,))
+    count = takeovers + 1 if stuck_seq == last_owned else 1
+    tx.run("stream_taken_over", (count, last_owned, stream))
+    return count
 
 
 def _take(tx: Tx, stream: int, worker: WorkerId) -> None:

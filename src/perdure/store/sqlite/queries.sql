@@ -99,6 +99,14 @@ UPDATE streams SET last_seq = ?, format = ?, updated_at = ? WHERE id = ?
 -- name: stream_ownership
 SELECT id, owner, fence, last_seq, format, active, parked FROM streams WHERE stream = ?
 
+-- name: stream_stuck
+SELECT takeovers, stuck_seq,
+    coalesce((SELECT seq FROM log WHERE stream = s.id AND fence IS NOT NULL ORDER BY seq DESC LIMIT 1), 0)
+FROM streams AS s WHERE id = ?
+
+-- name: stream_taken_over
+UPDATE streams SET takeovers = ?, stuck_seq = ? WHERE id = ?
+
 -- name: stream_claim
 UPDATE streams SET owner = ?, fence = fence + 1, n = 0 WHERE id = ?
 

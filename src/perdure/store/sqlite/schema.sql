@@ -1,5 +1,6 @@
 -- The schema as all migrations leave it, for reading. A test proves them equal.
 
+-- takeovers: how often it was taken from a worker that did not give it back, while its last owned record was stuck_seq.
 CREATE TABLE streams (
     id INTEGER PRIMARY KEY,
     stream TEXT NOT NULL UNIQUE,
@@ -15,7 +16,9 @@ CREATE TABLE streams (
     active INTEGER NOT NULL,
     parked INTEGER NOT NULL,
     created_at INTEGER NOT NULL,
-    updated_at INTEGER NOT NULL
+    updated_at INTEGER NOT NULL,
+    takeovers INTEGER NOT NULL DEFAULT 0,
+    stuck_seq INTEGER NOT NULL DEFAULT 0
 );
 CREATE INDEX streams_active ON streams (active) WHERE active = 1;
 

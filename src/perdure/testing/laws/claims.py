@@ -17,6 +17,7 @@ from perdure.testing.laws.bench import (
     BOB,
     LEASE_MS,
     Bench,
+    Hold,
     enlist,
     held,
     note,
@@ -34,6 +35,18 @@ async def offered(bench: Bench, worker: WorkerId, *, now: int = 0, limit: int = 
     return sorted(await bench.store.claimable(worker, limit=limit, now=now))
 
 
+async def take_over(bench: Bench, stream: StreamId, name: str) -> int:
+    """Let whoever holds a stream die and another worker take it: the takeovers it is told of."""
+    found = await bench.store.stream(stream)
+    assert found is not None
+    if found.owner is not None:
+        bench.kill(found.owner)
+    await enlist(bench, WorkerId(name))
+    claim = await bench.store.claim(stream, WorkerId(name))
+    assert isinstance(claim, Claim)
+    return claim.takeovers
+
+
 class ClaimLaws:
     """Claims."""
 
@@ -43,7 +56,40 @@ class ClaimLaws:
         assert await bench.store.claim(stream, ANN) == Claim(stream, Fence(1), Seq(1), None)
         assert await bench.store.claim(stream, ANN) == Claim(stream, Fence(2), Seq(1), ANN)
         bench.kill(ANN)
-        assert await bench.store.claim(stream, BOB) == Claim(stream, Fence(3), Seq(1), ANN)
+        assert await bench.store.claim(stream, BOB) == Claim(stream, Fence(3), Seq(1), ANN, takeovers=1)
+
+    async def test_takeovers_are_counted_until_an_owner_writes_a_record(self, bench: Bench) -> None:
+        hold = await held(bench)
+        await bench.store.append(hold.plan(note("begun"), active=True))
+        assert [await take_over(bench, hold.stream, by) for by in "123"] == [1, 2, 3]
+        claim = await bench.store.claim(hold.stream, WorkerId("3"))
+        assert isinstance(claim, Claim)
+        assert claim.takeovers == 0, "it has it already"
+        again = Hold(hold.stream, WorkerId("3"), claim.fence)
+        await bench.store.append(again.plan(timers=(SetTimer("t", 5),), active=True))
+        assert await take_over(bench, hold.stream, "4") == 4, "an append without a record is no progress"
+        await bench.store.annotate(hold.stream, note("somebody else"))
+        assert await take_over(bench, hold.stream, "5") == 5, "what others write is no progress"
+        claim = await bench.store.claim(hold.stream, WorkerId("5"))
+        assert isinstance(claim, Claim)
+        await bench.store.append(Hold(hold.stream, WorkerId("5"), claim.fence).plan(note("further"), active=True))
+        assert await take_over(bench, hold.stream, "6") == 1
+
+    async def test_a_stream_that_was_given_back_is_not_taken_over(self, bench: Bench) -> None:
+        hold = await held(bench)
+        await bench.store.append(hold.plan(note("begun"), active=True))
+        assert await take_over(bench, hold.stream, "1") == 1
+        claim = await bench.store.claim(hold.stream, WorkerId("1"))
+        assert isinstance(claim, Claim)
+        await bench.store.append(Hold(hold.stream, WorkerId("1"), claim.fence).parting(active=True))
+        assert await take_over(bench, hold.stream, "2") == 0, "it was free"
+        assert await take_over(bench, hold.stream, "3") == 2
+
+    async def test_who_dies_before_its_first_append_is_counted(self, bench: Bench) -> None:
+        await enlist(bench, ANN)
+        stream = await open_stream(bench.store, "one")
+        await take(bench.store, stream, ANN)
+        assert [await take_over(bench, stream, by) for by in "123"] == [1, 2, 3]
 
     async def test_a_claim_tells_the_last_seq(self, bench: Bench) -> None:
         hold = await held(bench)
