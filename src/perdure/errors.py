@@ -36,9 +36,9 @@ class Code(StrEnum):
     RECORD_UNKNOWN = "record_unknown"
     RESULT_TIMEOUT = "result_timeout"
     SESSION_EXISTS = "session_exists"
+    SESSION_NOT_SEALED = "session_not_sealed"
     EXPORT_INVALID = "export_invalid"
     OUTPUT_INVALID = "output_invalid"
-    SESSION_NOT_SEALED = "session_not_sealed"
 
     # tools as they are registered
     TOOL_INVALID = "tool_invalid"
