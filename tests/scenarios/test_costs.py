@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from perdure import Agent, Runtime, ToolContext, tool
 from perdure.models.scripted import ScriptedModel, call, say
 
@@ -18,8 +20,14 @@ def agent() -> Agent:
     return Agent("a", model=ScriptedModel(call("lookup", item="x" * 20), say("a" * 190)), tools=[lookup])
 
 
-async def test_a_turn_with_one_once_tool_waits_for_three_commits_sending_included(tmp_path: Path) -> None:
-    async with Runtime(f"sqlite:///{tmp_path / 's.db'}", agents=[agent()]) as rt:
+@pytest.fixture(params=["sqlite", "postgres"])
+def address(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """A store that has a disk."""
+    return f"sqlite:///{tmp_path / 's.db'}" if request.param == "sqlite" else request.getfixturevalue("postgres_url")
+
+
+async def test_a_turn_with_one_once_tool_waits_for_three_commits_sending_included(address: str) -> None:
+    async with Runtime(address, agents=[agent()]) as rt:
         session = await rt.session("s", agent="a")
         await session.ask("warm up")
         counters = rt.store.counters

@@ -102,6 +102,7 @@ class Resident:
         self._taken: set[int] = set()
         self._stale = False
         self.offered: Offer | None = None
+        self._busy = False
         self.parked = False
         self._opened_at = 0
         self._stuck = claim.takeovers >= MAX_TAKEOVERS
@@ -149,6 +150,7 @@ class Resident:
             while await self._serve_one():
                 pass
         finally:
+            self._busy = False
             self._decline()
             self._stuck = False  # what comes later has killed nobody yet
 
@@ -178,11 +180,13 @@ class Resident:
                 self._opened_at = row.at
 
     async def _serve_one(self) -> bool:
+        self._busy = self.state.open_turn is not None
         waiting = await self._shared.store.inbox(self.stream)
         self._take_news(waiting)
         await self._refresh()
         agent = self._agent()
         if self.state.open_turn is not None:
+            self._busy = True
             await self._with_deps(agent, lambda deps: self._resume(agent, deps))
             return not self.parked
         first = _first_input(waiting)
@@ -191,7 +195,8 @@ class Resident:
         if self.stopping or (first is None and self.offered is None):
             await self._owned.durable()
             self._taken.clear()
-            return False
+            return self.offered is not None and not self.stopping
+        self._busy = True
         if first is None:
             await self._with_deps(agent, lambda deps: self._drive(agent, self._accept(agent), deps))
         else:
@@ -213,9 +218,10 @@ class Resident:
     def offer(self, item: Input) -> Offer | None:
         """Take an input straight into the log, if the session is idle: one append admits it and opens its turn.
 
+        Idle is also who is still looking for more to do: what is in the inbox comes first, and then this is declined.
         Only for inputs that nobody can send again: the names of others are looked up where they are admitted.
         """
-        if not self._loaded or self.stopping or self.offered or self.driver or not self._owned.settled:
+        if not self._loaded or self.stopping or self.offered or self._busy or not self._owned.settled:
             return None
         agent = self._shared.agents.get(self.state.agent)
         if agent is None or not isinstance(agent.instructions, str):

@@ -68,10 +68,10 @@ class Serving:
     def offer(self, stream: StreamId, item: Input) -> Offer | None:
         """Hand an input to a session that is idle in memory; None if it must wait its turn in the inbox."""
         resident, task = self.residents.get(stream), self._tasks.get(stream)
-        if resident is None or self.closed or not (self.free if task is None else task.done()):
+        if resident is None or self.closed or not (task or self.free):
             return None
         offer = resident.offer(item)
-        if offer is not None:
+        if offer is not None and (task is None or task.done()):  # else it looks for more to do, and finds this
             self.poke(stream)
         return offer
 
