@@ -33,6 +33,7 @@ def options(*works: str) -> argparse.Namespace:
     parser = argparse.ArgumentParser()
     parser.add_argument("work", choices=works)
     parser.add_argument("--dir", type=Path, required=True, help="a folder on the disk to measure")
+    parser.add_argument("--url", default="", help="an empty Postgres database to use instead of a file in --dir")
     parser.add_argument("--mode", default="", help="a variant of the candidate")
     parser.add_argument("--workflows", type=int)
     parser.add_argument("--steps", type=int)
@@ -142,5 +143,6 @@ def kill_and_start_again(start: Callable[[bool], subprocess.Popen[bytes]], chose
 def child(chosen: argparse.Namespace, again: bool) -> subprocess.Popen[bytes]:
     """The same program as the worker of the recovery workload."""
     shape = ["--workflows", str(chosen.workflows), "--steps", str(chosen.steps), "--mode", chosen.mode]
+    shape += ["--url", chosen.url] if chosen.url else []
     command = [sys.executable, sys.argv[0], "w4child", "--dir", str(chosen.dir), *shape]
     return subprocess.Popen([*command, *(["--again"] if again else [])], stdout=subprocess.DEVNULL)

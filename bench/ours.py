@@ -57,8 +57,16 @@ def file(chosen: Namespace) -> Path:
     return chosen.dir / "ours.db"
 
 
+def address(chosen: Namespace) -> str:
+    return chosen.url or f"sqlite:///{file(chosen)}"
+
+
+def stored(chosen: Namespace) -> int:
+    return 0 if chosen.url else file(chosen).stat().st_size
+
+
 def runtime(chosen: Namespace, agent: Agent, tuning: Tuning | None = None) -> Runtime:
-    return Runtime(f"sqlite:///{file(chosen)}", agents=[agent], tuning=tuning)
+    return Runtime(address(chosen), agents=[agent], tuning=tuning)
 
 
 class Forgetful(ScriptedModel):
@@ -94,7 +102,7 @@ async def tool_steps(chosen: Namespace) -> None:
         return Agent(name, model=calling("flow", count=count), tools=[flow])
 
     agents = [agent("warm", 20), agent("a", chosen.steps)]
-    async with Runtime(f"sqlite:///{file(chosen)}", agents=agents) as rt:
+    async with Runtime(address(chosen), agents=agents) as rt:
         await (await rt.session("warm", agent="warm")).ask(ASK)
         sessions = [await rt.session(f"s{k}", agent="a") for k in range(chosen.workflows)]
         commits, cpu, began = rt.store.counters.commits, cpu_s(), time.perf_counter()
@@ -102,7 +110,7 @@ async def tool_steps(chosen: Namespace) -> None:
         seconds, used = time.perf_counter() - began, cpu_s() - cpu
         commits = rt.store.counters.commits - commits
     items = chosen.workflows * chosen.steps
-    tell(**speed(items, seconds, used, commits_each=round(commits / items, 3), stored=file(chosen).stat().st_size))
+    tell(**speed(items, seconds, used, commits_each=round(commits / items, 3), stored=stored(chosen)))
 
 
 async def journal_steps(chosen: Namespace) -> None:
@@ -134,7 +142,7 @@ async def journal_steps(chosen: Namespace) -> None:
     commits = store.counters.commits - commits
     await store.close()
     items = chosen.workflows * chosen.steps
-    tell(**speed(items, seconds, used, commits_each=round(commits / items, 3), stored=file(chosen).stat().st_size))
+    tell(**speed(items, seconds, used, commits_each=round(commits / items, 3), stored=stored(chosen)))
 
 
 async def steps(chosen: Namespace) -> None:
@@ -164,9 +172,9 @@ async def turns(chosen: Namespace) -> None:
         before = rt.store.counters.commits
         numbers = await ask(turn, chosen)
         commits = rt.store.counters.commits - before
-    stored = file(chosen).stat().st_size
     each = round(commits / (chosen.turns + 1), 2)
-    tell(**numbers, commits_each=each, stored=stored, stored_for_turns=stored - empty)
+    size = {} if chosen.url else {"stored": stored(chosen), "stored_for_turns": stored(chosen) - empty}
+    tell(**numbers, commits_each=each, **size)
 
 
 async def chat(chosen: Namespace) -> None:
@@ -175,7 +183,7 @@ async def chat(chosen: Namespace) -> None:
         session = await rt.session("s", agent="a")
         for _ in range(400):
             await session.ask("q" * 250)
-    tell(turns=400, said=400 * 2250, stored=file(chosen).stat().st_size)
+    tell(turns=400, said=400 * 2250, stored=stored(chosen))
 
 
 # --- w3: waiting

@@ -4,24 +4,32 @@ make bench                                            the bare loops and Perdure
 make bench ARGS="--works w1b,w2a --rounds 5"          some of it
 make bench ARGS="--peers"                             and whoever `bench/make_peers.py` has made
 make bench ARGS="--works w3 --workflows 50000 --only perdure"
+make bench ARGS="--store postgres --peers"            on a Postgres of its own, which it starts in --dir
 """
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import json
 import os
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from report import report
 
 HERE = Path(__file__).resolve().parent
+sys.path.append(str(HERE.parent / "tests"))
+from postgres import Server  # noqa: E402 - the server that the tests start
+
 HOMES = HERE / "peers" / ".venvs"
 SERVER = HOMES / "node_modules" / "@restatedev" / "restate-server-linux-x64" / "bin" / "restate-server"
 WORKS = ("w1a", "w1b", "w2a", "w2b", "w3", "w4", "cold", "chat", "startup")
@@ -61,6 +69,15 @@ CANDIDATES = (
     Candidate("openai-agents", "peers/openai_agents_peer.py", TURNS, peer="openai_agents"),
 )
 
+ON_POSTGRES = (
+    Candidate("raw", "raw_postgres.py", (*STEPS, *TURNS)),
+    Candidate("perdure", "ours.py", ALL),
+    Candidate("absurd", "peers/absurd_peer.py", STEPS, peer="absurd"),
+    Candidate("dbos", "peers/dbos_peer.py", STEPS, peer="dbos"),
+    Candidate("restate", "peers/restate_peer.py", (*STEPS, *TURNS), peer="restate"),
+    Candidate("pydantic-ai on dbos", "peers/pydantic_ai_peer.py", TURNS, "dbos", "pydantic_ai"),
+)
+
 
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser()
@@ -72,28 +89,56 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--out", type=Path, default=HERE / "results.jsonl", help="every run, a line each")
     parser.add_argument("--cap", type=float, default=60.0)
     parser.add_argument("--workflows", type=int)
+    parser.add_argument("--store", choices=("sqlite", "postgres"), default="sqlite")
     chosen = parser.parse_args(arguments)
+    with _server(chosen) as server:
+        runs = _rounds(chosen, server)
+    print("\n".join(report(runs)))
+    return 0
+
+
+def _rounds(chosen: argparse.Namespace, server: Server | None) -> list[dict[str, object]]:
     words = [word for word in chosen.only.split(",") if word]
-    wanted = [one for one in CANDIDATES if (chosen.peers or not one.peer) and one.there]
+    candidates = ON_POSTGRES if server else CANDIDATES
+    wanted = [one for one in candidates if (chosen.peers or not one.peer) and one.there]
     wanted = [one for one in wanted if not words or any(word in one.name for word in words)]
     runs: list[dict[str, object]] = []
     for number in range(1, chosen.rounds + 1):
         for work in chosen.works.split(","):
             for one in wanted:
                 if work in one.works:
-                    runs.append({"round": number, "work": work, "name": one.name, **_run(one, work, chosen)})
+                    runs.append({"round": number, "work": work, "name": one.name, **_run(one, work, chosen, server)})
                     with chosen.out.open("a") as file:
                         file.write(json.dumps(runs[-1]) + "\n")
                     print(*runs[-1].values(), flush=True)
-    print("\n".join(report(runs)))
-    return 0
+    return runs
 
 
-def _run(one: Candidate, work: str, chosen: argparse.Namespace) -> dict[str, object]:
+@contextmanager
+def _server(chosen: argparse.Namespace) -> Iterator[Server | None]:
+    """A Postgres with its own defaults, as durable as it comes, on the disk to measure."""
+    if chosen.store != "postgres":
+        yield None
+        return
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    server = Server({"max_connections": "300"}, port=port, home=chosen.dir)
+    try:
+        yield server
+    finally:
+        server.remove()
+
+
+def _run(one: Candidate, work: str, chosen: argparse.Namespace, server: Server | None) -> dict[str, object]:
     folder = Path(tempfile.mkdtemp(prefix="bench-", dir=chosen.dir))
     command = [str(one.python), str(HERE / one.script), work, "--dir", str(folder), "--mode", one.mode]
     command += ["--cap", str(chosen.cap)]
     command += ["--workflows", str(chosen.workflows)] if chosen.workflows else []
+    if server:
+        asyncio.run(server.execute("DROP DATABASE IF EXISTS bench WITH (FORCE)"))
+        asyncio.run(server.execute("CREATE DATABASE bench"))
+        command += ["--url", server.url("bench").replace("@/", f"@127.0.0.1:{server.port}/").split("?", 1)[0]]
     environment = {**os.environ, "RESTATE_SERVER": str(SERVER)}
     busy, began = _busy_s(), time.time()
     try:

@@ -35,14 +35,17 @@ rm -rf "$1"
 class Server:
     """One server with a data folder of its own. Sockets only, unless a port is asked for."""
 
-    def __init__(self, settings: dict[str, str] | None = None, *, port: int | None = None) -> None:
-        self.folder = Path(tempfile.mkdtemp(prefix="perdure-pg-", dir="/dev/shm" if _roomy() else None))
+    def __init__(
+        self, settings: dict[str, str] | None = None, *, port: int | None = None, home: Path | None = None
+    ) -> None:
+        home = home or (Path("/dev/shm") if _roomy() else None)
+        self.folder = Path(tempfile.mkdtemp(prefix="perdure-pg-", dir=home))
         self.folder.chmod(0o755)
         data = self.folder / "data"
         data.mkdir()
         self._wheel = PostgresServer(data, cleanup_mode=None)
         self._data = data
-        self._port = port
+        self.port = port
         self._settings = _SETTINGS | (settings or {})
         self._wheel.ensure_pgdata_inited()
         self._undertaker = subprocess.Popen(
@@ -52,9 +55,7 @@ class Server:
 
     def start(self) -> None:
         """Start it and wait until it accepts connections."""
-        where = f"-k {self._data} -h '{'127.0.0.1' if self._port else ''}'" + (
-            f" -p {self._port}" if self._port else ""
-        )
+        where = f"-k {self._data} -h '{'127.0.0.1' if self.port else ''}'" + (f" -p {self.port}" if self.port else "")
         options = " ".join([where, *(f"-c {name}={value}" for name, value in self._settings.items())])
         self._control("start", "-o", options, "-l", str(self._data / "server.log"))
 
@@ -74,7 +75,7 @@ class Server:
 
     def url(self, database: str = "postgres", *, user: str = "postgres", password: str = "", **options: str) -> str:
         """The address of a database of this server."""
-        query = {"host": str(self._data), **({"port": str(self._port)} if self._port else {}), **options}
+        query = {"host": str(self._data), **({"port": str(self.port)} if self.port else {}), **options}
         login = f"{user}:{password}" if password else user
         return f"postgresql://{login}@/{database}?" + "&".join(f"{k}={quote(v, safe='')}" for k, v in query.items())
 

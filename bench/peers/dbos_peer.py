@@ -46,7 +46,7 @@ async def wait(name: str) -> None:
 
 
 def launch() -> None:
-    url = f"sqlite:///{CHOSEN.dir}/dbos.sqlite"
+    url = CHOSEN.url or f"sqlite:///{CHOSEN.dir}/dbos.sqlite"
     DBOS(config={"name": "bench", "system_database_url": url, "log_level": "ERROR", "application_version": "1"})
     DBOS.launch()
 

@@ -47,7 +47,7 @@ if DURABLE:
 async def main() -> None:
     sessions: dict[str, list[Any]] = {}
     if DURABLE:
-        url = f"sqlite:///{CHOSEN.dir}/dbos.sqlite"
+        url = CHOSEN.url or f"sqlite:///{CHOSEN.dir}/dbos.sqlite"
         DBOS(config={"name": "bench", "system_database_url": url, "log_level": "ERROR"})
         DBOS.launch()
 
