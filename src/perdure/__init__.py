@@ -11,6 +11,7 @@ from perdure.ids import VERSION as __version__
 if TYPE_CHECKING:
     from perdure.effects.attachments import Attachment
     from perdure.observe.events import Cursor, Delta, Event, Fact, Gap, OutputDelta, Progress
+    from perdure.observe.pending import PendingItem
     from perdure.observe.why import Why
     from perdure.runtime.agent import Agent
     from perdure.runtime.deps import DepsContext, per_turn
@@ -64,6 +65,7 @@ _WHERE = {
     "OutcomeUnknown": "perdure.tools.errors",
     "OutputDelta": "perdure.observe.events",
     "PendingCompletion": "perdure.vocab.outcomes",
+    "PendingItem": "perdure.observe.pending",
     "PreparedToolCall": "perdure.vocab.effects",
     "Progress": "perdure.observe.events",
     "RetryPolicy": "perdure.vocab.tools",
@@ -119,6 +121,7 @@ __all__ = [
     "OutcomeUnknown",
     "OutputDelta",
     "PendingCompletion",
+    "PendingItem",
     "PreparedToolCall",
     "Progress",
     "RetryPolicy",

@@ -37,6 +37,7 @@ NAMES = [
     "InstructionsContext",
     "OutcomeUnknown",
     "OutputDelta",
+    "PendingItem",
     "PreparedToolCall",
     "Progress",
     "RetryPolicy",

@@ -181,6 +181,11 @@ COMMANDS: list[tuple[e.Command, str]] = [
         '{"type":"await_event","key":{"scope":"s1","wait":{"type":"custom","key":"ok"},"key_id":"k1",'
         '"signature":"sig"}}',
     ),
+    (
+        e.AwaitEvent(key=KEY, about=CALL),
+        '{"type":"await_event","key":{"scope":"s1","wait":{"type":"custom","key":"ok"},"key_id":"k1",'
+        '"signature":"sig"},"about":{"call_id":"t1.1.0","tool_id":"tool:refund","tool_name":"refund","args":{"cents":5}}}',
+    ),
 ]
 
 PROCESS_COMMANDS: list[tuple[processes.ProcessCommand, str]] = [
@@ -353,6 +358,11 @@ WAITS: list[tuple[promises.WaitIdentity, str]] = [
         '{"type":"process_signal","process_id":"p","name":"go","ordinal":1}',
     ),
     (promises.Custom(key="k"), '{"type":"custom","key":"k"}'),
+    (
+        promises.ToolApproval(call_id=C, tool="refund", arguments="d1"),
+        '{"type":"tool_approval","call_id":"t1.1.0","tool":"refund","arguments":"d1"}',
+    ),
+    (promises.DoubtVerdict(call_id=C, attempt=2), '{"type":"doubt_verdict","call_id":"t1.1.0","attempt":2}'),
 ]
 
 RESOLUTIONS: list[tuple[promises.Resolution, str]] = [

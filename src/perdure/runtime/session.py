@@ -17,6 +17,7 @@ from perdure.inbox.items import Input, Wake
 from perdure.observe.events import Cursor, Delta, Event, Fact, OutputDelta, Progress
 from perdure.observe.follow import follow
 from perdure.observe.hub import Subscription
+from perdure.observe.pending import PendingItem, pending
 from perdure.observe.text import TextFlow
 from perdure.observe.why import Why, explain, sealed_turn
 from perdure.runtime.agent import find_model
@@ -310,6 +311,14 @@ class Session:
     async def why(self) -> Why:
         """What the session is doing or waiting for, since when, and who could change that."""
         return await explain(self.runtime.store, self.stream, now=self.runtime.clock.wall_ms())
+
+    async def pending(self) -> tuple[PendingItem, ...]:
+        """What the session waits for that somebody or something outside must bring, the longest waiting first.
+
+        Raises:
+            Error: `session_unknown`.
+        """
+        return await pending(self.runtime.store, self.stream)
 
     # --- stopping
 

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from perdure.codec import Json
 from perdure.ids import BlobHash, PromiseId
 from perdure.inbox.admit import content_admitted
-from perdure.vocab.effects import AwaitEvent
+from perdure.vocab.effects import AwaitEvent, PreparedToolCall
 from perdure.vocab.messages import AttachmentRef, Reply, ReplyPart, Text, ToolCall
 from perdure.vocab.outcomes import (
     AwaitEventOutcome,
@@ -66,6 +66,9 @@ def hollow(record: Record, sha256: str) -> Record | None:
             return replace(rest, redacted=sha256, content=content)
         case TurnOpened():
             return replace(record, composition=BlobHash(""), redacted=sha256)
+        case EffectStarted(command=AwaitEvent(about=PreparedToolCall() as about) as asked):
+            rest = replace(about, args={}, prepared_payload=None)  # that somebody was asked stays
+            return replace(record, command=replace(asked, about=rest), redacted=sha256)
         case EffectStarted():
             return replace(record, command=None, redacted=sha256)
         case EffectSettled(outcome=outcome):

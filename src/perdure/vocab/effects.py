@@ -302,9 +302,10 @@ class Sleep(Value, frozen=True, tag="sleep"):
 
 
 class AwaitEvent(Value, frozen=True, tag="await_event"):
-    """Wait for a promise."""
+    """Wait for a promise; `about` is the call that a person is asked about, exactly as it would run."""
 
     key: AwaitEventKey
+    about: PreparedToolCall | None = None
     kind: ClassVar[EffectKind] = EffectKind.AWAIT_EVENT
 
 

@@ -46,7 +46,30 @@ class Custom(Value, frozen=True, tag="custom"):
         _named(self.key)
 
 
-WaitIdentity: TypeAlias = ToolCompletion | ProcessSignal | Custom
+class ToolApproval(Value, frozen=True, tag="tool_approval"):
+    """A person's consent to one call of a tool with exactly these arguments, which `arguments` is the digest of."""
+
+    call_id: str
+    tool: str
+    arguments: str
+
+    def __post_init__(self) -> None:
+        for part in (self.call_id, self.tool, self.arguments):
+            _named(part)
+
+
+class DoubtVerdict(Value, frozen=True, tag="doubt_verdict"):
+    """A person's word on what became of one attempt of a call whose outcome is unknown."""
+
+    call_id: str
+    attempt: int = 1
+
+    def __post_init__(self) -> None:
+        _named(self.call_id)
+        _counted(self.attempt)
+
+
+WaitIdentity: TypeAlias = ToolCompletion | ProcessSignal | Custom | ToolApproval | DoubtVerdict
 
 
 def _named(value: str) -> None:
@@ -122,9 +145,16 @@ Resolution: TypeAlias = Ok | Err | TimedOut | Cancelled
 
 
 class PromiseState(Value, frozen=True):
-    """A promise as the store holds it."""
+    """A promise as the store holds it.
+
+    `asks` says what people are asked for (such as `approval`), since `asked_at`; blank if it is not for people. An
+    answer that allows something is used up when it has done so, at `consumed_at`.
+    """
 
     id: PromiseId
     stream: StreamId
     resolution: Resolution | None = None
     deadline_at: int | None = None
+    asks: str = ""
+    asked_at: int | None = None
+    consumed_at: int | None = None

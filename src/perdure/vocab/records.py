@@ -5,8 +5,8 @@ holder and move the machine; admitted records are written by anyone and only add
 their order among owned records cannot matter to a fold.
 
 Effect ids are local to the open turn: `m2.1` is the first attempt of the second model call, `c2.0.1` the first
-attempt of the first call of that reply; `.sleep`, `.probe` and `.completion` name what follows an attempt, and
-`c2.0/step:render` is a part of that call's body.
+attempt of the first call of that reply; `.approval` names what precedes an attempt, `.sleep`, `.probe`,
+`.completion` and `.doubt` what follows one, and `c2.0/step:render` is a part of that call's body.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from typing import Literal, TypeAlias, get_args
 import msgspec
 
 from perdure.codec import Json, encode
-from perdure.ids import BlobHash, CallId, EffectId, InputId, Seq, StreamId, TurnId, WorkerId
-from perdure.vocab.effects import Command, EffectKind
+from perdure.ids import BlobHash, CallId, EffectId, InputId, PromiseId, Seq, StreamId, TurnId, WorkerId
+from perdure.vocab.effects import AwaitEvent, Command, EffectKind, PreparedToolCall
 from perdure.vocab.messages import InputPart
 from perdure.vocab.outcomes import Outcome, ToolOutput
 from perdure.vocab.tools import DoubtPolicy, EffectClass
@@ -252,6 +252,11 @@ def end_key(turn: TurnId) -> str:
     return f"end:{turn}"
 
 
+def ask_key(promise: PromiseId) -> str:
+    """The log key of the question that a promise of people answers: it is asked once."""
+    return f"ask:{promise}"
+
+
 def redaction_key(seq: Seq) -> str:
     """The log key of a record's redaction: it happens once."""
     return f"redact:{seq}"
@@ -263,7 +268,7 @@ _KEYLESS = (EffectStarted, EffectSettled)
 def key_of(record: Record) -> str | None:
     """The log key a record claims, if it claims one."""
     if isinstance(record, _KEYLESS):  # most records are
-        return None
+        return _asked(record) if isinstance(record, EffectStarted) else None
     match record:
         case TurnOpened(turn=turn):
             return open_key(turn)
@@ -273,5 +278,13 @@ def key_of(record: Record) -> str | None:
             return gate_key(turn)
         case RecordRedacted(seq=seq):
             return redaction_key(seq)
+        case _:
+            return None
+
+
+def _asked(started: EffectStarted) -> str | None:
+    match started.command:
+        case AwaitEvent(key=key, about=PreparedToolCall()):
+            return ask_key(key.key_id)
         case _:
             return None

@@ -8,8 +8,14 @@ from typing import Literal
 from perdure.errors import Code, Error
 from perdure.ids import CallId, EffectId, TurnId
 
-Tail = Literal["", "sleep", "probe", "completion"]
-_TAILS: dict[str, Tail] = {"sleep": "sleep", "probe": "probe", "completion": "completion"}
+Tail = Literal["", "sleep", "probe", "completion", "approval", "doubt"]
+_TAILS: dict[str, Tail] = {
+    "sleep": "sleep",
+    "probe": "probe",
+    "completion": "completion",
+    "approval": "approval",
+    "doubt": "doubt",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +29,7 @@ class EffectRef:
 
     @property
     def id(self) -> EffectId:
-        """`m{iteration}.{attempt}` or `c{iteration}.{index}.{attempt}`, then `.sleep`, `.probe` or `.completion`."""
+        """`m{iteration}.{attempt}` or `c{iteration}.{index}.{attempt}`, then the tail."""
         base = f"m{self.iteration}" if self.index is None else f"c{self.iteration}.{self.index}"
         tail = f".{self.tail}" if self.tail else ""
         return EffectId(f"{base}.{self.attempt}{tail}")

@@ -1,0 +1,210 @@
+"""What a session waits for that somebody or something outside must bring: answers of people, completions, moments."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from perdure.codec import Json
+from perdure.effects.journal import EffectJournal
+from perdure.errors import Code, Error
+from perdure.ids import CallId, EffectId, PromiseId, Seq, SessionId, StreamId, TurnId, stream_names
+from perdure.session.fold import CODE, fold_all
+from perdure.store.protocol import Store
+from perdure.vocab.effects import AwaitEvent, EffectKind, PreparedToolCall
+from perdure.vocab.messages import Reply, ToolCall
+from perdure.vocab.outcomes import Done, InDoubt, LlmCallOutcome, ToolCallOutcome
+from perdure.vocab.promises import DoubtVerdict, ToolApproval
+from perdure.vocab.records import EffectSettled, EffectStarted, Row
+from perdure.vocab.refs import EffectRef, PartRef, parse_ref
+
+PendingKind = Literal["approval", "doubt", "completion", "event", "sleep"]
+
+_ID_CHARS = 16
+_PREFIXES: dict[PendingKind, str] = {"approval": "apr_", "doubt": "dbt_"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PendingItem:
+    """One thing that is waited for: since when, until when, and who can bring it.
+
+    `id` is what it is answered by: an approval's id, an event's name; blank if nobody can do anything but wait.
+    """
+
+    kind: PendingKind
+    id: str
+    session: SessionId
+    turn: TurnId
+    effect: EffectId
+    call: CallId | None
+    tool: str
+    what: str
+    who: str
+    since: int
+    until: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PendingApproval(PendingItem):
+    """A call that may not run before somebody consents to it, with exactly these arguments."""
+
+    promise: PromiseId
+    args: Json
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PendingDoubt(PendingItem):
+    """A call that nobody knows the outcome of: somebody must find out."""
+
+    promise: PromiseId
+    args: Json
+    doubt: InDoubt | None
+
+
+def ask_id(kind: PendingKind, promise: PromiseId) -> str:
+    """What people call a question: short, and never the key by which a promise is answered."""
+    return f"{_PREFIXES[kind]}{promise[:_ID_CHARS]}"
+
+
+async def pending(store: Store, stream: StreamId) -> tuple[PendingItem, ...]:
+    """What the open turn of a session waits for, the longest waiting first.
+
+    Raises:
+        Error: `session_unknown`.
+    """
+    if await store.stream(stream) is None:
+        name = stream_names(stream)[2]
+        hint = "list them with `perdure sessions list`"
+        raise Error(Code.SESSION_UNKNOWN, f"there is no session {name!r}", hint=hint)
+    loaded = await store.load(stream, code=CODE)
+    state = fold_all(loaded.snapshot.data if loaded.snapshot else None, loaded.rows)
+    if state.open_turn is None:
+        return ()
+    rows = await store.read(stream, after=Seq(state.turn_seq - 1))
+    return items(SessionId(stream_names(stream)[2]), state.open_turn, rows)
+
+
+def items(session: SessionId, turn: TurnId, rows: Sequence[Row]) -> tuple[PendingItem, ...]:
+    """What a turn waits for, from the rows of that turn."""
+    journal = EffectJournal()
+    begun: dict[EffectId, int] = {}
+    ends: dict[EffectId, Done] = {}
+    calls: dict[tuple[int, int], ToolCall] = {}
+    for row in rows:
+        record = row.record
+        journal.fold(record)
+        match record:
+            case EffectStarted(id=effect):
+                begun[effect] = row.at
+            case EffectSettled(id=effect, outcome=LlmCallOutcome(reply=Reply(calls=asked))):
+                calls.update({(parse_ref(effect).iteration, i): call for i, call in enumerate(asked)})
+            case EffectSettled(id=effect, outcome=ToolCallOutcome(launch=Done() as done)):
+                ends[effect] = done
+            case _:
+                pass
+    found: list[PendingItem] = []
+    for started in journal.unsettled():
+        ref = parse_ref(started.id)
+        call = calls.get((ref.iteration, ref.index)) if ref.index is not None else None
+        place = _Place(session, turn, call, begun[started.id])
+        found.extend(_item(started, ref, place, _doubt(ref, ends)))
+    return tuple(sorted(found, key=lambda item: item.since))
+
+
+def _doubt(ref: EffectRef | PartRef, ends: dict[EffectId, Done]) -> Done | None:
+    return None if isinstance(ref, PartRef) else ends.get(EffectRef(ref.iteration, ref.index, ref.attempt).id)
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    session: SessionId
+    turn: TurnId
+    call: ToolCall | None
+    since: int
+
+
+def _item(started: EffectStarted, ref: EffectRef | PartRef, at: _Place, ended: Done | None) -> Iterable[PendingItem]:
+    match started.command, ref:
+        case AwaitEvent(key=key, about=PreparedToolCall() as about), _ if isinstance(key.wait, ToolApproval):
+            yield approval(started, about, at.session, at.turn, at.since)
+        case AwaitEvent(key=key, about=PreparedToolCall() as about), _ if isinstance(key.wait, DoubtVerdict):
+            output = ended.result.output if ended else None
+            yield doubtful(started, about, at, output if isinstance(output, InDoubt) else None)
+        case AwaitEvent(), PartRef(kind="event", name=name):
+            who = f"session.resolve({name!r}, ...), or the key that was handed out"
+            yield _plain(started, at, "event", name, f"event {name!r} of tool {_tool(at)}", who)
+        case AwaitEvent(), EffectRef(tail="completion") if ended is None:
+            who = "whoever has the key that was handed out"
+            yield _plain(started, at, "completion", "", f"somebody to complete tool {_tool(at)}", who)
+        case _ if started.kind is EffectKind.SLEEP:
+            yield _plain(started, at, "sleep", "", f"a moment, for {_tool(at) or 'the model'}", "nobody: time passes")
+        case _:
+            pass
+
+
+def _plain(started: EffectStarted, at: _Place, kind: PendingKind, id: str, what: str, who: str) -> PendingItem:
+    return PendingItem(
+        kind=kind,
+        id=id,
+        session=at.session,
+        turn=at.turn,
+        effect=started.id,
+        call=at.call.id if at.call else None,
+        tool=_tool(at),
+        what=what,
+        who=who,
+        since=at.since,
+        until=started.due_at,
+    )
+
+
+def _tool(at: _Place) -> str:
+    return at.call.name if at.call else ""
+
+
+def approval(
+    started: EffectStarted, about: PreparedToolCall, session: SessionId, turn: TurnId, since: int
+) -> PendingApproval:
+    """A call that waits for consent."""
+    assert isinstance(started.command, AwaitEvent)
+    promise = started.command.key.key_id
+    id = ask_id("approval", promise)
+    return PendingApproval(
+        kind="approval",
+        id=id,
+        session=session,
+        turn=turn,
+        effect=started.id,
+        call=about.call_id,
+        tool=about.tool_name,
+        what=f"approval of tool {about.tool_name}",
+        who=f"rt.approvals.approve({id!r}, by=...) or .deny(...), or `perdure approvals approve {id}`",
+        since=since,
+        until=started.due_at,
+        promise=promise,
+        args=about.args,
+    )
+
+
+def doubtful(started: EffectStarted, about: PreparedToolCall, at: _Place, doubt: InDoubt | None) -> PendingDoubt:
+    """A call whose outcome a person must find out."""
+    assert isinstance(started.command, AwaitEvent)
+    promise = started.command.key.key_id
+    id = ask_id("doubt", promise)
+    return PendingDoubt(
+        kind="doubt",
+        id=id,
+        session=at.session,
+        turn=at.turn,
+        effect=started.id,
+        call=about.call_id,
+        tool=about.tool_name,
+        what=f"somebody to say what became of tool {about.tool_name}",
+        who=f"rt.approvals.settle({id!r}, ..., by=...), or `perdure approvals settle {id}`",
+        since=at.since,
+        until=started.due_at,
+        promise=promise,
+        args=about.args,
+        doubt=doubt,
+    )

@@ -1,0 +1,60 @@
+"""What a session waits for, told to whoever asks: kind, since when, until when, and who can bring it."""
+
+from __future__ import annotations
+
+import pytest
+
+from perdure import Error, RetryPolicy, ToolContext, ToolError, Tuning, tool
+from perdure.errors import Code
+from perdure.models.scripted import ScriptedModel, call, calls, say
+from perdure.vocab.outcomes import PendingCompletion
+from tests.scenarios.conftest import Desk, until
+
+
+async def test_events_completions_and_sleeps_are_told_and_nothing_else(desk: Desk) -> None:
+    @tool(effect="resumable")
+    async def publish(ctx: ToolContext) -> str:
+        return str(await ctx.event("reviewed", timeout="2d"))
+
+    @tool(effect="idempotent")
+    async def order(ctx: ToolContext) -> PendingCompletion:
+        await ctx.completion_key()
+        return PendingCompletion()
+
+    @tool(retries=RetryPolicy(kind="safe", max_attempts=2, base_delay_ms=60_000, max_delay_ms=60_000))
+    async def flaky() -> str:
+        raise ToolError("not now", retry_safe=True)
+
+    model = ScriptedModel(calls(call("publish"), call("order"), call("flaky")), say("done"))
+    rt = await desk.open(model, publish, order, flaky, tuning=Tuning(patience_s=0.0))
+    session = await rt.session("s", agent="a")
+    before = rt.clock.wall_ms()
+    await session.send("go")
+
+    async def three() -> bool:
+        return len(await session.pending()) == 3
+
+    await until(three)
+    found = {item.kind: item for item in await session.pending()}
+    assert set(found) == {"event", "completion", "sleep"}
+    event = found["event"]
+    assert (event.id, event.tool, event.session) == ("reviewed", "publish", "s")
+    assert event.until is not None
+    assert 0 <= event.until - before - 2 * 24 * 3_600_000 < 60_000
+    assert "session.resolve('reviewed'" in event.who
+    assert (found["completion"].tool, found["completion"].until) == ("order", None)
+    assert found["sleep"].tool == "flaky"
+    assert all(item.since >= before for item in found.values())
+    await session.cancel()
+
+    async def none() -> bool:
+        return await session.pending() == ()
+
+    await until(none)
+
+
+async def test_a_session_that_does_not_exist_has_no_answer(desk: Desk) -> None:
+    rt = await desk.open(ScriptedModel())
+    with pytest.raises(Error) as caught:
+        await rt.existing("nobody").pending()
+    assert caught.value.code is Code.SESSION_UNKNOWN
