@@ -87,7 +87,15 @@ def codec_named() -> Codec | None:
         return None
     from perdure.cli.targets import load
 
-    found = load(target)
+    try:
+        found = load(target)
+    except Error as problem:
+        raise Error(
+            problem.code,
+            f"PERDURE_CODEC={target} names no codec",
+            because=problem.message,
+            hint="PERDURE_CODEC=module:name, where name is a codec of that module",
+        ) from problem
     if not callable(getattr(found, "encode", None)) or not callable(getattr(found, "decode", None)):
         raise Error(
             Code.TARGET_INVALID,

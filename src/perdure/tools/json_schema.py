@@ -8,6 +8,7 @@ from typing import Protocol, cast
 
 from perdure import codec
 from perdure.codec import Json
+from perdure.tools.patterns import KEYWORDS, refused_pattern
 
 _MAX_PROBLEMS = 10
 
@@ -52,15 +53,15 @@ def _problem(canonical: bytes) -> str | None:
         cast("Callable[[Json], None]", Draft202012Validator.check_schema)(schema)
     except SchemaError as problem:
         return str(problem.message)
-    return None
+    return refused_pattern(schema) or None
 
 
 @lru_cache(maxsize=512)
 def _validator(schema: bytes) -> _Validator:
-    from jsonschema import Draft202012Validator
+    from jsonschema import Draft202012Validator, validators
     from referencing import Registry
 
     # One that knows nothing: the default registry would fetch a reference from the network.
     nothing: object = cast("Callable[[], object]", Registry)()
-    make = cast("Callable[..., _Validator]", Draft202012Validator)
-    return make(codec.decode(schema), registry=nothing)
+    extend = cast("Callable[..., Callable[..., _Validator]]", validators.extend)  # pyright: ignore[reportUnknownMemberType]
+    return extend(Draft202012Validator, KEYWORDS)(codec.decode(schema), registry=nothing)

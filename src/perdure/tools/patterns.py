@@ -1,0 +1,94 @@
+"""Patterns in JSON schemas, matched in time linear in the text.
+
+The text comes from a model and the check runs where everything else waits, so a pattern must not be led into endless
+backtracking. pydantic's engine never backtracks; a pattern that it cannot match is refused with its schema.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from functools import lru_cache
+from typing import Protocol, cast
+
+from perdure.codec import Json
+
+
+class Validator(Protocol):
+    """A validator of the library, as its keywords see it."""
+
+    def descend(self, instance: Json, schema: Json, *, path: str, schema_path: str) -> Iterable[object]:
+        """Check a part of what was given."""
+        ...
+
+
+def refused_pattern(schema: Json) -> str:
+    """Why a pattern in this schema is refused; empty if none is."""
+    from pydantic_core import SchemaError
+
+    for pattern in _patterns(schema):
+        try:
+            _matcher(pattern)
+        except SchemaError:
+            return f"the pattern {pattern!r} cannot be matched in linear time (no look-around, no back-reference)"
+    return ""
+
+
+def _patterns(schema: Json) -> Iterator[str]:
+    """Every pattern in a schema; what only looks like one, in an example, is taken for one."""
+    if isinstance(schema, list):
+        for value in cast("list[Json]", schema):
+            yield from _patterns(value)
+    members = _members(schema)
+    if isinstance(pattern := members.get("pattern"), str):
+        yield pattern
+    yield from _members(members.get("patternProperties"))
+    for value in members.values():
+        yield from _patterns(value)
+
+
+@lru_cache(maxsize=512)
+def _matcher(pattern: str) -> Callable[[str], bool]:
+    from pydantic_core import SchemaValidator, core_schema
+
+    return SchemaValidator(core_schema.str_schema(pattern=pattern, regex_engine="rust-regex")).isinstance_python
+
+
+def _members(value: Json) -> dict[str, Json]:
+    return cast("dict[str, Json]", value) if isinstance(value, dict) else {}
+
+
+# --- the library's keywords that match patterns, on this engine
+
+
+def check_pattern(_: Validator, pattern: str, given: Json, __: Json) -> Iterator[object]:
+    """`pattern`."""
+    from jsonschema import ValidationError
+
+    if isinstance(given, str) and not _matcher(pattern)(given):
+        yield ValidationError(f"{given!r} does not match {pattern!r}")
+
+
+def check_pattern_properties(validator: Validator, named: Json, given: Json, _: Json) -> Iterator[object]:
+    """`patternProperties`."""
+    for pattern, schema in _members(named).items():
+        for key, value in _members(given).items():
+            if _matcher(pattern)(key):
+                yield from validator.descend(value, schema, path=key, schema_path=pattern)
+
+
+def check_additional_properties(validator: Validator, rest: Json, given: Json, schema: Json) -> Iterator[object]:
+    """`additionalProperties`, as the library checks them, of what matches no pattern."""
+    from jsonschema import Draft202012Validator
+
+    beside = _members(schema)
+    named = [_matcher(pattern) for pattern in _members(beside.get("patternProperties"))]
+    unmatched = {key: value for key, value in _members(given).items() if not any(matches(key) for matches in named)}
+    check = cast("dict[str, Callable[..., Iterator[object]]]", Draft202012Validator.VALIDATORS)["additionalProperties"]
+    yield from check(validator, rest, unmatched, {"properties": beside.get("properties", {})})
+
+
+KEYWORDS = {
+    "pattern": check_pattern,
+    "patternProperties": check_pattern_properties,
+    "additionalProperties": check_additional_properties,
+}
