@@ -40,6 +40,12 @@ class Code(StrEnum):
     EXPORT_INVALID = "export_invalid"
     OUTPUT_INVALID = "output_invalid"
 
+    # people
+    APPROVAL_UNKNOWN = "approval_unknown"
+    APPROVAL_ALREADY_DECIDED = "approval_already_decided"
+    APPROVAL_STALE = "approval_stale"
+    DOUBT_STILL_RUNNING = "doubt_still_running"
+
     # tools as they are registered
     TOOL_INVALID = "tool_invalid"
     TOOL_NOT_SUPPORTED_YET = "tool_not_supported_yet"
@@ -146,6 +152,10 @@ TRAITS: Mapping[Code, Trait] = {
     Code.EXPORT_INVALID: _BAD,
     Code.OUTPUT_INVALID: Trait(502),
     Code.SESSION_NOT_SEALED: _CONFLICT,
+    Code.APPROVAL_UNKNOWN: _MISSING,
+    Code.APPROVAL_ALREADY_DECIDED: _CONFLICT,
+    Code.APPROVAL_STALE: _CONFLICT,
+    Code.DOUBT_STILL_RUNNING: Trait(409, "later"),
     Code.TOOL_INVALID: _BAD,
     Code.TOOL_NOT_SUPPORTED_YET: Trait(501),
     Code.TOOL_UNKNOWN: _MISSING,

@@ -17,7 +17,7 @@ from perdure.errors import Code, Error
 from perdure.ids import Fence, PromiseId, Seq, StreamId, WorkerId
 from perdure.inbox.admit import Delivery
 from perdure.vocab.blobs import Blob, blob_of
-from perdure.vocab.promises import Resolution
+from perdure.vocab.promises import Ok, PromiseState, Resolution
 from perdure.vocab.records import FORMAT, Record, Row, key_of, kind_of, read, write
 
 __all__ = [  # blobs are said in one breath with plans
@@ -25,6 +25,7 @@ __all__ = [  # blobs are said in one breath with plans
     "MAX_COMMIT_ROWS",
     "AlreadyApplied",
     "Apply",
+    "Ask",
     "Blob",
     "ClearTimer",
     "Entry",
@@ -37,6 +38,7 @@ __all__ = [  # blobs are said in one breath with plans
     "StreamState",
     "blob_of",
     "check_budget",
+    "check_use",
     "inbox_gone",
     "judge",
     "key_taken",
@@ -95,6 +97,16 @@ class ClearTimer:
 
 
 @dataclass(frozen=True, slots=True)
+class Ask:
+    """A promise that people are asked to answer, made with the record that says what they are asked."""
+
+    promise: PromiseId
+    kind: str
+    at: int
+    deadline_at: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Snapshot:
     """A fold at a moment: droppable, and only for the code version that wrote it."""
 
@@ -109,6 +121,10 @@ class Plan:
 
     `active`: somebody must go on with the stream, whatever becomes of this worker. `parked`: its turn goes on when a
     wait ends, a timer is due or there is news; inputs alone only queue behind it.
+
+    `asks` makes promises for people. `uses` are answers that allow what this append records: each must be this
+    stream's, given, unused and not expired by the store's clock, and is used up by it. `unless` are log keys that
+    would forbid it, if somebody has taken one.
     """
 
     stream: StreamId
@@ -126,6 +142,14 @@ class Plan:
     lease: Literal["keep", "release"] = "keep"
     active: bool = True
     parked: bool = False
+    asks: tuple[Ask, ...] = ()
+    uses: tuple[PromiseId, ...] = ()
+    unless: tuple[str, ...] = ()
+
+    @property
+    def concerns_people(self) -> bool:
+        """Whether it asks people or needs their leave: rare, and looked at with care."""
+        return bool(self.asks or self.uses or self.unless)
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,6 +290,33 @@ def inbox_gone(plan: Plan, inbox_id: int) -> Error:
     )
 
 
+def check_use(plan: Plan, promise: PromiseId, state: PromiseState | None, now: int) -> None:
+    """Refuse a plan that relies on an answer which allows nothing (any more). `now` is on the store's clock.
+
+    Raises:
+        Error: `approval_stale`.
+    """
+    if state is None or state.stream != plan.stream:
+        raise _stale(plan, promise, "there is none, or it was revoked")
+    if not isinstance(state.resolution, Ok):
+        raise _stale(plan, promise, "nobody has given it")
+    if state.consumed_at is not None:
+        raise _stale(plan, promise, "it was used before")
+    if state.deadline_at is not None and state.deadline_at <= now:
+        raise _stale(plan, promise, "it has expired")
+
+
+def _stale(plan: Plan, promise: PromiseId, because: str) -> Error:
+    return Error(
+        Code.APPROVAL_STALE,
+        "the approval does not hold; nothing was written",
+        because=because,
+        hint="nothing was run; ask again",
+        stream=plan.stream,
+        promise=promise,
+    )
+
+
 def check_budget(plan: Plan) -> int:
     """Refuse a plan that is too large before any transaction opens; how many bytes its records and deliveries are.
 
@@ -280,7 +331,7 @@ def check_budget(plan: Plan) -> int:
             because=f"the limit is {MAX_COMMIT_BYTES}",
             stream=plan.stream,
         )
-    rows = len(plan.entries) + len(plan.deliveries) + len(plan.timers) + len(plan.waits)
+    rows = len(plan.entries) + len(plan.deliveries) + len(plan.timers) + len(plan.waits) + len(plan.asks)
     if rows > MAX_COMMIT_ROWS:
         raise Error(
             Code.STORE_COMMIT_ROW_BUDGET_EXCEEDED,

@@ -339,6 +339,17 @@ class EncodedStore:
         found = await self._store.peek(promise)
         return self._state(found) if found is not None else None
 
+    async def asked(
+        self, *, tenant: Tenant, limit: int, after: tuple[int, PromiseId] | None = None
+    ) -> tuple[PromiseState, ...]:
+        """What people are asked; nothing of it is encoded before it is answered."""
+        return await self._store.asked(tenant=tenant, limit=limit, after=after)
+
+    async def asked_as(self, *, tenant: Tenant, prefix: str, limit: int) -> tuple[PromiseState, ...]:
+        """What people were asked, their answers decoded."""
+        found = await self._store.asked_as(tenant=tenant, prefix=prefix, limit=limit)
+        return tuple(self._state(state) for state in found)
+
     async def blob(self, hash: BlobHash, *, stream: StreamId | None = None) -> Blob:
         """Stored bytes, decoded."""
         whose = stream if stream is not None else session_stream(self._tenant, SessionId("any"))

@@ -205,8 +205,9 @@ class Store(Protocol):
         caller does not cancel the write. The same plan again returns the first receipt.
 
         Raises (when awaited):
-            Error: `lease_lost` for a stale fence, `gate_closed` for a taken record key, `commit_conflict` for other
-                content under the same (stream, fence, n). Nothing was written.
+            Error: `lease_lost` for a stale fence, `gate_closed` for a taken record key (or one that forbids it),
+                `commit_conflict` for other content under the same (stream, fence, n), `approval_stale` for a used answer
+                that allows nothing. Nothing was written.
         """
         ...
 
@@ -320,11 +321,28 @@ class Store(Protocol):
         ...
 
     async def resolve(self, promise: PromiseId, resolution: Resolution, *, now: int) -> Resolved:
-        """Answer a promise: the first answer stands, and every stream that waits for it is woken with it."""
+        """Answer a promise: the first answer stands, and every stream that waits for it is woken with it.
+
+        An answer that comes after the promise's deadline, by the store's clock, is none: the promise has timed out.
+        """
         ...
 
     async def peek(self, promise: PromiseId) -> PromiseState | None:
         """A promise as it is now."""
+        ...
+
+    async def asked(
+        self, *, tenant: Tenant, limit: int, after: tuple[int, PromiseId] | None = None
+    ) -> tuple[PromiseState, ...]:
+        """What people are asked and have not answered, the longest waiting first; `after` continues a page."""
+        ...
+
+    async def asked_as(self, *, tenant: Tenant, prefix: str, limit: int) -> tuple[PromiseState, ...]:
+        """What people were asked under ids that begin like this, answered or not."""
+        ...
+
+    async def now(self) -> int:
+        """The moment on the clock by which this store judges what has expired, in milliseconds."""
         ...
 
     async def secret(self, name: str) -> bytes:

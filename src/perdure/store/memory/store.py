@@ -30,6 +30,7 @@ from perdure.commit.plan import (
     Refuse,
     SetTimer,
     check_budget,
+    check_use,
     inbox_gone,
     judge,
     key_taken,
@@ -70,7 +71,7 @@ from perdure.store.protocol import (
     Unknown,
     WorkerInfo,
 )
-from perdure.vocab.promises import PromiseState, Resolution
+from perdure.vocab.promises import PromiseState, Resolution, TimedOut
 from perdure.vocab.records import FORMAT, Row, SessionOpened
 
 
@@ -218,6 +219,14 @@ class MemoryStore:
         for position, inbox_id in enumerate(plan.consume):
             if inbox_id not in stream.inbox or inbox_id in plan.consume[:position]:
                 raise inbox_gone(plan, inbox_id)
+        for key in plan.unless:
+            if key in stream.keys:
+                raise key_taken(plan.stream, key, stream.keys[key].kind)
+        now, used = self._clock.wall_ms(), dict[PromiseId, PromiseState]()
+        for promise in plan.uses:
+            known = used.get(promise) or self._promises.get(promise)
+            check_use(plan, promise, known, now)
+            used[promise] = structs.replace(self._promises[promise], consumed_at=now)
         self._check_deliveries(plan.deliveries)
 
     def _check_deliveries(self, deliveries: Iterable[Delivery]) -> None:
@@ -255,6 +264,14 @@ class MemoryStore:
             stream.snapshot = plan.snapshot
         for new in plan.deliveries:
             self._admit(new)
+        for promise in plan.uses:
+            used = structs.replace(self._promises[promise], consumed_at=self._clock.wall_ms())
+            self._promises[promise] = used
+        for ask in plan.asks:
+            asked = PromiseState(
+                id=ask.promise, stream=stream.id, deadline_at=ask.deadline_at, asks=ask.kind, asked_at=ask.at
+            )
+            self._promises.setdefault(ask.promise, asked)
         self._park(plan, stream, resolved)
         self._extend(plan.worker)
         self.counters.plans += 1
@@ -573,12 +590,12 @@ class MemoryStore:
             return Unknown()
         if known.resolution is not None:
             return AlreadyResolved(known.resolution)
-        self._promises[promise] = PromiseState(
-            id=known.id, stream=known.stream, resolution=resolution, deadline_at=known.deadline_at
-        )
+        late = known.deadline_at is not None and known.deadline_at <= self._clock.wall_ms()
+        told = TimedOut() if late else resolution
+        self._promises[promise] = structs.replace(known, resolution=told)
         self._wake(promise, now)
         self._committed()
-        return Accepted()
+        return Accepted() if told == resolution else AlreadyResolved(told)
 
     def _wake(self, promise: PromiseId, now: int) -> None:
         for stream in self._streams.values():
@@ -589,6 +606,26 @@ class MemoryStore:
     async def peek(self, promise: PromiseId) -> PromiseState | None:
         """A promise as it is now."""
         return self._promises.get(promise)
+
+    async def asked(
+        self, *, tenant: Tenant, limit: int, after: tuple[int, PromiseId] | None = None
+    ) -> tuple[PromiseState, ...]:
+        """What people are asked and have not answered, the longest waiting first."""
+        found = [p for p in self._promises.values() if self._asks(p, tenant) and p.resolution is None]
+        placed = sorted((p.asked_at or 0, p.id) for p in found)
+        return tuple(self._promises[id] for at, id in placed if after is None or (at, id) > after)[:limit]
+
+    async def asked_as(self, *, tenant: Tenant, prefix: str, limit: int) -> tuple[PromiseState, ...]:
+        """What people were asked under ids that begin like this."""
+        found = [p for p in self._promises.values() if self._asks(p, tenant) and p.id.startswith(prefix)]
+        return tuple(sorted(found, key=lambda p: p.id))[:limit]
+
+    def _asks(self, promise: PromiseState, tenant: Tenant) -> bool:
+        return bool(promise.asks) and stream_names(promise.stream)[0] == tenant
+
+    async def now(self) -> int:
+        """The clock's."""
+        return self._clock.wall_ms()
 
     async def secret(self, name: str) -> bytes:
         """32 random bytes, the same as long as the object lives."""

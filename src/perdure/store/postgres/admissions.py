@@ -34,12 +34,12 @@ from perdure.inbox.admit import (
     wake,
 )
 from perdure.inbox.items import Wake
-from perdure.store.postgres.driver import UniqueViolationError
+from perdure.store.postgres.driver import Cells, UniqueViolationError
 from perdure.store.postgres.log import admitted_row, append_admitted, check_keys, find_row, write_log
 from perdure.store.postgres.tx import Session
 from perdure.store.postgres.writer import Job
 from perdure.store.protocol import Accepted, AlreadyResolved, Annotated, Resolved, Unknown
-from perdure.vocab.promises import PromiseState, Resolution
+from perdure.vocab.promises import PromiseState, Resolution, TimedOut
 from perdure.vocab.records import FORMAT, SessionOpened
 
 MAX_DELIVERIES = 256
@@ -320,7 +320,13 @@ async def resolve(on: Session, promise: PromiseId, resolution: Resolution, now: 
             await _wake(on, promise, now)
             return Accepted()
         known = await read_promise(on, promise)
-    return AlreadyResolved(known.resolution) if known and known.resolution is not None else Unknown()
+        if known is None:
+            return Unknown()
+        if known.resolution is None:  # too late
+            await on.all("promise_lapse", promise, encode(TimedOut()))
+            await _wake(on, promise, now)
+            return Accepted() if isinstance(resolution, TimedOut) else AlreadyResolved(TimedOut())
+    return AlreadyResolved(known.resolution)
 
 
 async def _wake(on: Session, promise: PromiseId, now: int) -> None:
@@ -331,15 +337,27 @@ async def _wake(on: Session, promise: PromiseId, now: int) -> None:
 async def read_promise(on: Session, promise: PromiseId) -> PromiseState | None:
     """A promise as it is now."""
     found = await on.one("promise_read", promise)
-    if found is None:
-        return None
-    stream, resolution, deadline_at = found
+    return None if found is None else promise_state(found)
+
+
+def promise_state(found: Cells) -> PromiseState:
+    """A promise from its row."""
+    promise, stream, resolution, deadline_at, asks, asked_at, consumed_at = found
     return PromiseState(
         id=promise,
         stream=stream,
         resolution=decode(resolution, Resolution) if resolution is not None else None,
         deadline_at=deadline_at,
+        asks=asks,
+        asked_at=asked_at,
+        consumed_at=consumed_at,
     )
+
+
+async def server_now(on: Session) -> int:
+    """The moment on the server's clock."""
+    (now,) = await on.one("now")
+    return now
 
 
 async def secret(on: Session, name: str) -> bytes:

@@ -21,14 +21,16 @@ from perdure.commit.plan import (
     SetTimer,
     Snapshot,
     StreamState,
+    check_use,
     inbox_gone,
     judge,
+    key_taken,
     lease_lost,
     recall,
 )
-from perdure.ids import BlobHash, PromiseId, Seq, WorkerId
+from perdure.ids import BlobHash, PromiseId, Seq, WorkerId, stream_names
 from perdure.inbox.admit import Conflict, key_conflict
-from perdure.store.postgres.admissions import deliver
+from perdure.store.postgres.admissions import deliver, read_promise, server_now
 from perdure.store.postgres.driver import Cells
 from perdure.store.postgres.leases import Leases
 from perdure.store.postgres.log import check_keys, log_rows, write_log
@@ -77,6 +79,7 @@ class Chain:
             (plan.fence, plan.worker, plan.n) == (last.fence, last.worker, last.n + 1)
             and last.lease == "keep"
             and not (last.waits or last.deliveries or plan.deliveries)
+            and not (last.concerns_people or plan.concerns_people)
         )
 
     @property
@@ -85,13 +88,17 @@ class Chain:
         plan = self.first
         if len(self.jobs) > 1 or plan.waits or plan.consume or plan.timers or plan.blobs or plan.snapshot:
             return False
-        return not plan.deliveries and len({entry.version for entry in plan.entries}) <= 1
+        return not (plan.deliveries or plan.concerns_people) and len({entry.version for entry in plan.entries}) <= 1
 
     @property
     def alone(self) -> bool:
         """Whether it needs looks that the statement for many cannot take."""
         plan = self.first
-        return bool(plan.deliveries) or any(len(set(p.consume)) != len(p.consume) for p in self.plans)
+        return (
+            bool(plan.deliveries)
+            or plan.concerns_people
+            or any(len(set(p.consume)) != len(p.consume) for p in self.plans)
+        )
 
 
 def take(queue: deque[AppendJob]) -> list[Chain]:
@@ -323,6 +330,8 @@ async def alone(on: Session, plan: Plan, leases: Leases, now: int) -> Receipt:
     async with on.transaction():
         if plan.waits:
             await on.all("promises_watch", list(plan.waits))
+        if plan.asks or plan.uses:  # before the stream, like everybody
+            await on.all("promises_lock", [*plan.uses, *(ask.promise for ask in plan.asks)])
         found = await on.one("stream_lock", plan.stream)
         if found is None:
             raise lease_lost(plan.stream)
@@ -351,6 +360,8 @@ async def _apply(on: Session, plan: Plan, stream: int, first: Seq, state: Stream
     for delivery in plan.deliveries:
         if isinstance(await deliver(on, delivery, now), Conflict):
             raise key_conflict(delivery)
+    if plan.concerns_people:
+        await _ask_and_use(on, plan, stream)
     resolved = await _answers(on, plan.waits) if plan.waits else ()
     parked = not resolved
     if plan.waits and parked:
@@ -368,6 +379,19 @@ async def _apply(on: Session, plan: Plan, stream: int, first: Seq, state: Stream
         now,
     )
     return Receipt(plan.stream, plan.fence, plan.n, first, last, await _missed(on, plan, stream, first), resolved)
+
+
+async def _ask_and_use(on: Session, plan: Plan, stream: int) -> None:
+    for key, kind in await on.all("log_taken", stream, list(plan.unless)) if plan.unless else ():
+        raise key_taken(plan.stream, key, kind)
+    if plan.uses:
+        now = await server_now(on)
+        for promise in plan.uses:
+            check_use(plan, promise, await read_promise(on, promise), now)
+            await on.all("promise_use", promise, now)
+    tenant = stream_names(plan.stream)[0]
+    for ask in plan.asks:
+        await on.all("promise_ask", ask.promise, stream, ask.deadline_at, ask.kind, ask.at, tenant)
 
 
 async def _consume(on: Session, plan: Plan, stream: int) -> None:

@@ -342,15 +342,40 @@ SELECT pg_advisory_xact_lock_shared(h) FROM (
 -- name: promise_insert
 INSERT INTO perdure.promises (id, stream, resolution, deadline_at) VALUES ($1, $2, $3, $4) ON CONFLICT DO NOTHING
 
+-- name: promise_ask
+INSERT INTO perdure.promises (id, stream, deadline_at, asks, asked_at, tenant) VALUES ($1, $2, $3, $4, $5, $6)
+ON CONFLICT DO NOTHING
+
 -- name: promise_read
-SELECT s.stream, p.resolution, p.deadline_at
+SELECT p.id, s.stream, p.resolution, p.deadline_at, p.asks, p.asked_at, p.consumed_at
 FROM perdure.promises AS p JOIN perdure.streams AS s ON s.id = p.stream WHERE p.id = $1
+
+-- name: promises_asked
+SELECT p.id, s.stream, p.resolution, p.deadline_at, p.asks, p.asked_at, p.consumed_at
+FROM perdure.promises AS p JOIN perdure.streams AS s ON s.id = p.stream
+WHERE p.tenant = $1 AND p.asks <> '' AND p.resolution IS NULL AND (p.asked_at, p.id) > ($2, $3)
+ORDER BY p.asked_at, p.id LIMIT $4
+
+-- name: promises_asked_as
+SELECT p.id, s.stream, p.resolution, p.deadline_at, p.asks, p.asked_at, p.consumed_at
+FROM perdure.promises AS p JOIN perdure.streams AS s ON s.id = p.stream
+WHERE p.id >= $1 AND p.id < $2 AND p.tenant = $3 AND p.asks <> '' ORDER BY p.id LIMIT $4
+
+-- name: now
+SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint
 
 -- name: promises_answered
 SELECT id, resolution FROM perdure.promises WHERE id = ANY ($1::text[]) AND resolution IS NOT NULL
 
 -- name: promise_resolve
-UPDATE perdure.promises SET resolution = $2 WHERE id = $1 AND resolution IS NULL RETURNING id
+UPDATE perdure.promises SET resolution = $2 WHERE id = $1 AND resolution IS NULL
+    AND (deadline_at IS NULL OR deadline_at > (extract(epoch FROM clock_timestamp()) * 1000)::bigint) RETURNING id
+
+-- name: promise_lapse
+UPDATE perdure.promises SET resolution = $2 WHERE id = $1 AND resolution IS NULL
+
+-- name: promise_use
+UPDATE perdure.promises SET consumed_at = $2 WHERE id = $1
 
 -- name: promise_rewrite
 UPDATE perdure.promises SET resolution = $3 WHERE id = $1 AND stream = $2 AND resolution IS NOT NULL

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 from perdure.commit.plan import Blob, Snapshot
 from perdure.errors import Code, Error
-from perdure.ids import BlobHash, Seq, StreamId, Tenant, WorkerId
+from perdure.ids import BlobHash, PromiseId, Seq, StreamId, Tenant, WorkerId
+from perdure.store.postgres.admissions import promise_state
 from perdure.store.postgres.claims import find_worker, list_workers
 from perdure.store.postgres.driver import Cells
 from perdure.store.postgres.leases import Leases, WorkerRow
@@ -17,6 +18,7 @@ from perdure.store.postgres.migrate import read_version
 from perdure.store.postgres.schema import SCHEMA_VERSION
 from perdure.store.postgres.tx import Session
 from perdure.store.protocol import Diagnosis, InboxRow, Loaded, StreamInfo
+from perdure.vocab.promises import PromiseState
 from perdure.vocab.records import FORMAT, Row
 
 _MAX = sys.maxsize
@@ -130,6 +132,20 @@ def _info(row: Cells, alive: Iterable[WorkerId]) -> StreamInfo:
         title=title or "",
         tags=tuple(tags),
     )
+
+
+async def asked(
+    on: Session, tenant: Tenant, limit: int, after: tuple[int, PromiseId] | None
+) -> tuple[PromiseState, ...]:
+    """What people are asked and have not answered, the longest waiting first."""
+    found = await on.all("promises_asked", tenant, *(after or (-1, "")), limit)
+    return tuple(promise_state(row) for row in found)
+
+
+async def asked_as(on: Session, tenant: Tenant, prefix: str, limit: int) -> tuple[PromiseState, ...]:
+    """What people were asked under ids that begin like this."""
+    found = await on.all("promises_asked_as", prefix, f"{prefix}\U0010ffff", tenant, limit)
+    return tuple(promise_state(row) for row in found)
 
 
 async def blob(on: Session, hash: BlobHash, stream: StreamId | None) -> Blob:

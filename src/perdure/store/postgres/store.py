@@ -438,6 +438,20 @@ class PostgresStore:
         """A promise as it is now."""
         return await self._read(lambda on: admissions.read_promise(on, promise))
 
+    async def asked(
+        self, *, tenant: Tenant, limit: int, after: tuple[int, PromiseId] | None = None
+    ) -> tuple[PromiseState, ...]:
+        """What people are asked and have not answered, the longest waiting first."""
+        return await self._read(lambda on: reads.asked(on, tenant, limit, after))
+
+    async def asked_as(self, *, tenant: Tenant, prefix: str, limit: int) -> tuple[PromiseState, ...]:
+        """What people were asked under ids that begin like this."""
+        return await self._read(lambda on: reads.asked_as(on, tenant, prefix, limit))
+
+    async def now(self) -> int:
+        """The server's clock."""
+        return await self._read(admissions.server_now)
+
     async def secret(self, name: str) -> bytes:
         """32 random bytes of this store."""
         return await self._write(lambda on: admissions.secret(on, name))

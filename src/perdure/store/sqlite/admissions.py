@@ -35,8 +35,8 @@ from perdure.inbox.items import Wake
 from perdure.store.protocol import Accepted, AlreadyResolved, Annotated, Resolved, Unknown
 from perdure.store.sqlite.claims import claim_idle
 from perdure.store.sqlite.log import find_row, log_rows, write_log
-from perdure.store.sqlite.tx import Statements, Tx
-from perdure.vocab.promises import PromiseState, Resolution
+from perdure.store.sqlite.tx import Cells, Statements, Tx
+from perdure.vocab.promises import PromiseState, Resolution, TimedOut
 from perdure.vocab.records import FORMAT, SessionOpened
 
 
@@ -203,11 +203,17 @@ def make_promise(tx: Tx, promise: PromiseState) -> PromiseState:
 
 def resolve(tx: Tx, promise: PromiseId, resolution: Resolution, now: int) -> Resolved:
     """Answer a promise, if nobody was first, and wake who waits."""
-    if tx.run("promise_resolve", (encode(resolution), promise)).rowcount == 1:
+    if tx.run("promise_resolve", (encode(resolution), promise, tx.clock.wall_ms())).rowcount == 1:
         _wake(tx, promise, now)
         return Accepted()
     known = read_promise(tx, promise)
-    return AlreadyResolved(known.resolution) if known and known.resolution is not None else Unknown()
+    if known is None:
+        return Unknown()
+    if known.resolution is None:  # too late
+        tx.run("promise_lapse", (encode(TimedOut()), promise))
+        _wake(tx, promise, now)
+        return Accepted() if isinstance(resolution, TimedOut) else AlreadyResolved(TimedOut())
+    return AlreadyResolved(known.resolution)
 
 
 def _wake(tx: Tx, promise: PromiseId, now: int) -> None:
@@ -219,14 +225,20 @@ def _wake(tx: Tx, promise: PromiseId, now: int) -> None:
 def read_promise(tx: Statements, promise: PromiseId) -> PromiseState | None:
     """A promise as it is now."""
     found = tx.one("promise_read", (promise,))
-    if found is None:
-        return None
-    stream, resolution, deadline_at = found
+    return None if found is None else promise_state(found)
+
+
+def promise_state(found: Cells) -> PromiseState:
+    """A promise from its row."""
+    promise, stream, resolution, deadline_at, asks, asked_at, consumed_at = found
     return PromiseState(
         id=promise,
         stream=stream,
         resolution=decode(resolution, Resolution) if resolution is not None else None,
         deadline_at=deadline_at,
+        asks=asks,
+        asked_at=asked_at,
+        consumed_at=consumed_at,
     )
 
 

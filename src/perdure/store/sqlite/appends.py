@@ -12,16 +12,18 @@ from perdure.commit.plan import (
     Refuse,
     SetTimer,
     StreamState,
+    check_use,
     inbox_gone,
     judge,
+    key_taken,
     lease_lost,
     recall,
 )
-from perdure.ids import PromiseId, Seq
+from perdure.ids import PromiseId, Seq, stream_names
 from perdure.inbox.admit import Conflict, key_conflict
-from perdure.store.sqlite.admissions import deliver, refer
+from perdure.store.sqlite.admissions import deliver, read_promise, refer
 from perdure.store.sqlite.claims import extend
-from perdure.store.sqlite.log import log_rows, write_log
+from perdure.store.sqlite.log import find_row, log_rows, write_log
 from perdure.store.sqlite.tx import Statements, Tx
 from perdure.vocab.promises import Resolution
 from perdure.vocab.records import Row
@@ -67,6 +69,21 @@ def _side_effects(tx: Tx, plan: Plan, stream: int) -> None:
     for delivery in plan.deliveries:
         if isinstance(deliver(tx, delivery), Conflict):
             raise key_conflict(delivery)
+    if plan.concerns_people:
+        _ask_and_use(tx, plan, stream)
+
+
+def _ask_and_use(tx: Tx, plan: Plan, stream: int) -> None:
+    for key in plan.unless:
+        if (taken := find_row(tx, plan.stream, key)) is not None:
+            raise key_taken(plan.stream, key, taken.kind)
+    now = tx.clock.wall_ms()
+    for promise in plan.uses:
+        check_use(plan, promise, read_promise(tx, promise), now)
+        tx.run("promise_use", (now, promise))
+    tenant = stream_names(plan.stream)[0]
+    for ask in plan.asks:
+        tx.run("promise_ask", (ask.promise, stream, ask.deadline_at, ask.kind, ask.at, tenant))
 
 
 def _move(tx: Tx, plan: Plan, stream: int, state: StreamState, last: Seq, *, parked: bool) -> None:
@@ -100,4 +117,4 @@ def _missed(tx: Tx, plan: Plan, stream: int, first: Seq) -> tuple[Row, ...]:
 
 def _answers(tx: Statements, waits: Iterable[PromiseId]) -> Answers:
     found = ((wait, tx.one("promise_read", (wait,))) for wait in waits)
-    return tuple((wait, decode(row[1], Resolution)) for wait, row in found if row is not None and row[1] is not None)
+    return tuple((wait, decode(row[2], Resolution)) for wait, row in found if row is not None and row[2] is not None)

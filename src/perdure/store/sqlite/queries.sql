@@ -135,11 +135,32 @@ WHERE s.stream = ? ORDER BY i.id
 -- name: promise_insert
 INSERT INTO promises (id, stream, resolution, deadline_at) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING
 
+-- name: promise_ask
+INSERT INTO promises (id, stream, deadline_at, asks, asked_at, tenant) VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING
+
 -- name: promise_read
-SELECT s.stream, p.resolution, p.deadline_at FROM promises AS p JOIN streams AS s ON s.id = p.stream WHERE p.id = ?
+SELECT p.id, s.stream, p.resolution, p.deadline_at, p.asks, p.asked_at, p.consumed_at
+FROM promises AS p JOIN streams AS s ON s.id = p.stream WHERE p.id = ?
+
+-- name: promises_asked
+SELECT p.id, s.stream, p.resolution, p.deadline_at, p.asks, p.asked_at, p.consumed_at
+FROM promises AS p JOIN streams AS s ON s.id = p.stream
+WHERE p.tenant = ? AND p.asks <> '' AND p.resolution IS NULL AND (p.asked_at, p.id) > (?, ?)
+ORDER BY p.asked_at, p.id LIMIT ?
+
+-- name: promises_asked_as
+SELECT p.id, s.stream, p.resolution, p.deadline_at, p.asks, p.asked_at, p.consumed_at
+FROM promises AS p JOIN streams AS s ON s.id = p.stream
+WHERE p.id >= ? AND p.id < ? AND p.tenant = ? AND p.asks <> '' ORDER BY p.id LIMIT ?
 
 -- name: promise_resolve
+UPDATE promises SET resolution = ? WHERE id = ? AND resolution IS NULL AND (deadline_at IS NULL OR deadline_at > ?)
+
+-- name: promise_lapse
 UPDATE promises SET resolution = ? WHERE id = ? AND resolution IS NULL
+
+-- name: promise_use
+UPDATE promises SET consumed_at = ? WHERE id = ?
 
 -- name: promise_rewrite
 UPDATE promises SET resolution = ? WHERE id = ? AND stream = ? AND resolution IS NOT NULL

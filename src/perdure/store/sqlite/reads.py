@@ -8,13 +8,15 @@ from dataclasses import dataclass
 
 from perdure.commit.plan import Blob, Snapshot
 from perdure.errors import Code, Error
-from perdure.ids import BlobHash, Seq, StreamId, Tenant, WorkerId
+from perdure.ids import BlobHash, PromiseId, Seq, StreamId, Tenant, WorkerId
 from perdure.store.protocol import Diagnosis, InboxRow, Loaded, StreamInfo
+from perdure.store.sqlite.admissions import promise_state
 from perdure.store.sqlite.claims import find_worker, list_workers
 from perdure.store.sqlite.leases import Leases
 from perdure.store.sqlite.log import find_row, log_rows
 from perdure.store.sqlite.schema import SCHEMA_VERSION
 from perdure.store.sqlite.tx import Cells, Statements
+from perdure.vocab.promises import PromiseState
 from perdure.vocab.records import FORMAT, Row
 
 _MAX = sys.maxsize
@@ -85,6 +87,18 @@ def stream(on: Statements, leases: Leases, name: StreamId) -> StreamInfo | None:
     owner: WorkerId | None = found[7]
     alive = {owner} if owner is not None and not leases.is_gone(find_worker(on, owner)) else set[WorkerId]()
     return _info(found, alive)
+
+
+def asked(on: Statements, tenant: Tenant, limit: int, after: tuple[int, PromiseId] | None) -> tuple[PromiseState, ...]:
+    """What people are asked and have not answered, the longest waiting first."""
+    found = on.all("promises_asked", (tenant, *(after or (-1, "")), limit))
+    return tuple(promise_state(row) for row in found)
+
+
+def asked_as(on: Statements, tenant: Tenant, prefix: str, limit: int) -> tuple[PromiseState, ...]:
+    """What people were asked under ids that begin like this."""
+    found = on.all("promises_asked_as", (prefix, f"{prefix}\U0010ffff", tenant, limit))
+    return tuple(promise_state(row) for row in found)
 
 
 @dataclass(frozen=True, slots=True)

@@ -314,6 +314,20 @@ class SqliteStore:
         """A promise as it is now."""
         return self._reading().point(lambda on: admissions.read_promise(on, promise))
 
+    async def asked(
+        self, *, tenant: Tenant, limit: int, after: tuple[int, PromiseId] | None = None
+    ) -> tuple[PromiseState, ...]:
+        """What people are asked and have not answered, the longest waiting first."""
+        return await self._reading().bulk(lambda on: reads.asked(on, tenant, limit, after))
+
+    async def asked_as(self, *, tenant: Tenant, prefix: str, limit: int) -> tuple[PromiseState, ...]:
+        """What people were asked under ids that begin like this."""
+        return self._reading().point(lambda on: reads.asked_as(on, tenant, prefix, limit))
+
+    async def now(self) -> int:
+        """The clock's."""
+        return self._clock.wall_ms()
+
     async def secret(self, name: str) -> bytes:
         """32 random bytes of this file."""
         return await self._write(lambda tx: admissions.secret(tx, name))

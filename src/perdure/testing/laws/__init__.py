@@ -11,6 +11,7 @@ A `Bench` is a store, a second way to open the same data, a manual clock and a w
 """
 
 from perdure.testing.laws.append import AppendLaws
+from perdure.testing.laws.asks import AskLaws
 from perdure.testing.laws.bench import Bench, StoreBench
 from perdure.testing.laws.blobs import BlobLaws
 from perdure.testing.laws.changes import ChangeLaws
@@ -31,6 +32,7 @@ class StoreLaws(
     LeaseLaws,
     ClaimLaws,
     PromiseLaws,
+    AskLaws,
     TimerLaws,
     BlobLaws,
     SnapshotLaws,

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Protocol, Self, TypedDict, Unpack
 
-from perdure.commit.plan import Blob, ClearTimer, Entry, Plan, SetTimer, Snapshot
+from perdure.commit.plan import Ask, Blob, ClearTimer, Entry, Plan, SetTimer, Snapshot
 from perdure.errors import Code, Error
 from perdure.ids import DEFAULT_TENANT, BlobHash, Fence, InputId, PromiseId, Seq, SessionId, StreamId, TurnId, WorkerId
 from perdure.ids import session_stream as _session_stream
@@ -121,6 +121,9 @@ class Extras(TypedDict, total=False):
     known_seq: Seq
     active: bool
     parked: bool
+    asks: tuple[Ask, ...]
+    uses: tuple[PromiseId, ...]
+    unless: tuple[str, ...]
 
 
 @dataclass(slots=True)

@@ -69,13 +69,19 @@ CREATE TABLE perdure.inbox (
 ) WITH (autovacuum_vacuum_scale_factor = 0.02);
 CREATE INDEX inbox_stream ON perdure.inbox (stream);
 
+-- asks: what people are asked for; then the tenant is repeated, so that a list of it never leads through another's rows.
 CREATE TABLE perdure.promises (
     id text COLLATE "C" PRIMARY KEY,
     stream bigint NOT NULL REFERENCES perdure.streams (id) ON DELETE CASCADE,
     resolution bytea,
-    deadline_at bigint
+    deadline_at bigint,
+    asks text NOT NULL DEFAULT '',
+    asked_at bigint,
+    tenant text COLLATE "C" NOT NULL DEFAULT '',
+    consumed_at bigint
 );
 CREATE INDEX promises_stream ON perdure.promises (stream);
+CREATE INDEX promises_asked ON perdure.promises (tenant, asked_at, id) WHERE asks <> '' AND resolution IS NULL;
 
 -- Not bound to `promises`: a stream may wait for a promise whose owner is deleted meanwhile, and is woken then.
 CREATE TABLE perdure.waits (

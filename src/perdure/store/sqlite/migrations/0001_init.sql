@@ -59,13 +59,19 @@ CREATE TABLE inbox (
 );
 CREATE INDEX inbox_stream ON inbox (stream);
 
+-- asks: what people are asked for; then the tenant is repeated, so that a list of it never leads through another's rows.
 CREATE TABLE promises (
     id TEXT PRIMARY KEY,
     stream INTEGER NOT NULL REFERENCES streams (id) ON DELETE CASCADE,
     resolution BLOB,
-    deadline_at INTEGER
+    deadline_at INTEGER,
+    asks TEXT NOT NULL DEFAULT '',
+    asked_at INTEGER,
+    tenant TEXT NOT NULL DEFAULT '',
+    consumed_at INTEGER
 ) WITHOUT ROWID;
 CREATE INDEX promises_stream ON promises (stream);
+CREATE INDEX promises_asked ON promises (tenant, asked_at, id) WHERE asks <> '' AND resolution IS NULL;
 
 -- Not bound to `promises`: a stream may wait for a promise whose owner is deleted meanwhile, and is woken then.
 CREATE TABLE waits (
