@@ -206,8 +206,8 @@ class Store(Protocol):
 
         Raises (when awaited):
             Error: `lease_lost` for a stale fence, `gate_closed` for a taken record key (or one that forbids it),
-                `commit_conflict` for other content under the same (stream, fence, n), `approval_stale` for a used answer
-                that allows nothing. Nothing was written.
+                `commit_conflict` for other content under the same (stream, fence, n), `approval_stale` for an answer
+                in `uses` that allows nothing. Nothing was written.
         """
         ...
 
