@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 ARGS ?=
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test check format lint types imports words bench mutants sizes pins
+.PHONY: help venv demo test check format lint types imports words chaos bench mutants sizes pins
 
 help: ## List the recipes
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile
@@ -26,6 +26,8 @@ imports: venv ## Check who imports whom
 	$(BIN)/lint-imports --no-cache
 words: venv ## Look for paths of this machine and registry addresses
 	$(BIN)/python dev/words.py
+chaos: venv ## Kill, freeze and cut a fleet off for a minute: make chaos ARGS="--seed 7 --store sqlite"
+	$(BIN)/python -W ignore::UserWarning -m tests.chaos $(ARGS)
 bench: venv ## Run the benchmarks
 	$(BIN)/python dev/bench.py $(ARGS)
 mutants: venv ## Prove that the durability tests can fail

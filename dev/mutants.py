@@ -84,6 +84,20 @@ MUTANTS = [
         "tests/unit/store/test_postgres_work.py::test_nobody_is_called_dead_whose_process_cannot_be_seen",
     ),
     Mutant(
+        "what is taken under a lapsed lease is taken away at once on a database server",
+        "store/postgres/store.py",
+        "        await self._be_alive(worker)\n        return",
+        "        return",
+        f"{STORES}::TestPostgres::test_what_is_taken_under_a_lapsed_lease_is_not_taken_away_at_once",
+    ),
+    Mutant(
+        "a turn that was parked counts as one that kills",
+        "store/postgres/queries.sql",
+        "    takeovers = CASE WHEN o.previous IS NULL THEN 0 ELSE s.takeovers END",
+        "    takeovers = s.takeovers",
+        f"{STORES}::TestPostgres::test_a_stream_that_was_given_back_is_not_taken_over",
+    ),
+    Mutant(
         "a live worker's stream is taken on a database server",
         "store/postgres/claims.py",
         "if owner is not None and owner != worker and not leases.is_gone(await find_worker(on, owner)):",

@@ -24,6 +24,7 @@ from perdure.vocab.records import (
     EffectSettled,
     EffectStarted,
     InputAdmitted,
+    OutcomeArrivedLate,
     Record,
     RecordRedacted,
     Row,
@@ -50,6 +51,8 @@ class _Turn:
     id: TurnId
     started: dict[EffectId, EffectStarted] = field(default_factory=dict[EffectId, EffectStarted])
     settled: dict[EffectId, EffectSettled] = field(default_factory=dict[EffectId, EffectSettled])
+    late: set[EffectId] = field(default_factory=set[EffectId])
+    """Effects of which a former owner told how they ended, before anybody wrote that they are in doubt."""
 
 
 def verify(info: StreamInfo, rows: Sequence[Row], loaded: Loaded) -> Verdict:
@@ -143,14 +146,22 @@ class _Reading:
                 self._open = _Turn(turn)
             case TurnEnded():
                 yield from self._end(row, record)
-            case EffectStarted() | EffectSettled() if self._open is None:
+            case EffectStarted() | EffectSettled() | OutcomeArrivedLate():
+                yield from self._effect(row, record)
+            case _:
+                pass
+
+    def _effect(self, row: Row, record: EffectStarted | EffectSettled | OutcomeArrivedLate) -> Iterator[str]:
+        match record:
+            case OutcomeArrivedLate(call=call, id=effect):
+                if self._open is not None and call.startswith(f"{self._open.id}."):
+                    self._open.late.add(effect)
+            case _ if self._open is None:
                 yield f"#{row.seq}: effect {record.id} outside of any turn"
             case EffectStarted():
                 yield from self._start(row, record)
             case EffectSettled():
                 yield from self._settle(row, record)
-            case _:
-                pass
 
     def _claim(self, row: Row, record: Record) -> Iterator[str]:
         key = key_of(record)
@@ -196,7 +207,7 @@ class _Reading:
         if self._open is None or self._open.id != record.turn:
             yield f"#{row.seq}: a turn ends that is not open"
             return
-        missing = [effect for effect in self._open.started if effect not in self._open.settled]
+        missing = [effect for effect in self._open.started if effect not in {*self._open.settled, *self._open.late}]
         if record.status == "finished" and missing:
             yield f"#{row.seq}: the turn finished without the outcome of {', '.join(missing)}"
         self._open = None

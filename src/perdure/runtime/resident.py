@@ -145,8 +145,7 @@ class Resident:
             Error: why the stream had to be given up.
         """
         try:
-            if not self._loaded:
-                await self._load()
+            await self.load()
             while await self._serve_one():
                 pass
         finally:
@@ -154,7 +153,10 @@ class Resident:
             self._decline()
             self._stuck = False  # what comes later has killed nobody yet
 
-    async def _load(self) -> None:
+    async def load(self) -> None:
+        """Read and fold what the log says, once."""
+        if self._loaded:
+            return
         loaded = await self._shared.store.load(self.stream, code=CODE)
         if loaded.snapshot:
             self.state = decode(loaded.snapshot.data, SessionState)

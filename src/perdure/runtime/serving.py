@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 
 from perdure.errors import Code, Error
 from perdure.ids import StreamId, TurnId
@@ -21,6 +22,9 @@ log = logging.getLogger("perdure.runtime")
 
 MAX_SESSIONS = 256
 MAX_IDLE = 128
+MAX_BEGINNING = 16
+"""How many sessions a worker takes before it has begun with the first of them. The rest is for others, and were this
+worker to die, few would have been taken and not got any further."""
 _FIRST_BACKOFF_S = 0.1
 _LAST_BACKOFF_S = 30.0
 
@@ -28,8 +32,10 @@ _LAST_BACKOFF_S = 30.0
 class Serving:
     """The sessions this worker has in hand."""
 
-    def __init__(self, shared: Shared) -> None:
+    def __init__(self, shared: Shared, *, on_room: Callable[[], None] = lambda: None) -> None:
         self._shared = shared
+        self._on_room = on_room
+        self.more_waits = False  # the last look for work found as much as there was room for
         self._orphans = Orphans(shared.store, shared.clock, shared.loose_ends)
         self._tasks: dict[StreamId, asyncio.Task[None]] = {}
         self._claims: dict[StreamId, Claim] = {}
@@ -46,10 +52,17 @@ class Serving:
         """How many more sessions may be served at once."""
         return max(0, MAX_SESSIONS - len(self._tasks))
 
+    @property
+    def room(self) -> int:
+        """How many more sessions may be taken now."""
+        return min(self.free, max(0, MAX_BEGINNING - len(self._found)))
+
     def found(self, stream: StreamId) -> None:
         """The store says that there is work on this stream."""
-        self._found.add(stream)
+        served = stream in self._tasks
         self.poke(stream)
+        if not served and stream in self._tasks:
+            self._found.add(stream)
 
     def poke(self, stream: StreamId, claim: Claim | None = None) -> None:
         """There may be work on this stream: serve it, or serve it once more."""
@@ -97,6 +110,8 @@ class Serving:
         try:
             resident = self.residents.get(stream) or await self._claim(stream)
             if resident is not None:
+                await resident.load()
+                self._begun(stream)
                 await resident.serve()
                 self._backoff_s.pop(stream, None)
                 if resident.parked:
@@ -111,12 +126,18 @@ class Serving:
         claim = self._claims.pop(stream, None)
         if claim is None and stream not in self._found and await self._only_waits(stream):
             return None
-        self._found.discard(stream)
         claim = claim or await self._shared.store.claim(stream, self._shared.worker)
         if not isinstance(claim, Claim):
             return None
         resident = self.residents[stream] = Resident(self._shared, claim)
         return resident
+
+    def _begun(self, stream: StreamId) -> None:
+        """It is not one of those that were only found any more. Look for others, if there may be some."""
+        self._found.discard(stream)
+        if self.more_waits and len(self._found) <= MAX_BEGINNING // 2:
+            self.more_waits = False
+            self._on_room()
 
     async def _only_waits(self, stream: StreamId) -> bool:
         """Whether the turn is parked and nothing has happened to it: an input that was sent meanwhile is not enough."""
@@ -127,7 +148,7 @@ class Serving:
 
     def _served(self, stream: StreamId) -> None:
         del self._tasks[stream]
-        self._found.discard(stream)
+        self._begun(stream)
         if stream in self._again:
             self._again.discard(stream)
             self.poke(stream)

@@ -26,17 +26,18 @@ class Worker:
     def __init__(self, shared: Shared, *, renew_s: float) -> None:
         self._shared = shared
         self._renew_s = renew_s
-        self._changed = asyncio.Event()
+        self._awake = asyncio.Event()
+        self._news = False
         self._stopped = False
-        self.serving = Serving(shared)
+        self.serving = Serving(shared, on_room=self._awake.set)
 
     async def run(self) -> None:
         """Keep the lease and look for work, until drained. While draining it keeps the lease and takes no work."""
         loop = asyncio.get_running_loop()
         next_renewal = loop.time()
         while not self._stopped:
-            changed = self._changed.is_set()
-            self._changed.clear()
+            self._awake.clear()
+            changed, self._news = self._news, False
             try:
                 if loop.time() >= next_renewal:
                     next_renewal = loop.time() + self._renew_s
@@ -49,14 +50,19 @@ class Worker:
                 log.warning("%s", problem)
             with suppress(TimeoutError):
                 async with asyncio.timeout(min(SCAN_S, self._renew_s)):
-                    await self._changed.wait()
+                    await self._awake.wait()
 
     async def _scan(self) -> None:
         shared, serving = self._shared, self.serving
-        limit = serving.free + len(serving.unknown_agents)
+        room = serving.room
+        if not room:
+            return
+        limit = room + len(serving.unknown_agents)
         now = shared.clock.wall_ms()
-        for stream in await shared.store.claimable(shared.worker, limit=limit, now=now, tenant=shared.tenant):
+        found = await shared.store.claimable(shared.worker, limit=limit, now=now, tenant=shared.tenant)
+        for stream in found:
             serving.found(stream)
+        serving.more_waits = len(found) >= limit
 
     @property
     def loose_ends(self) -> bool:
@@ -65,7 +71,8 @@ class Worker:
 
     def changed(self) -> None:
         """Another process has committed something: look at once."""
-        self._changed.set()
+        self._news = True
+        self._awake.set()
 
     def poke(self, stream: StreamId, claim: Claim | None = None) -> None:
         """There is work on this stream."""
@@ -75,4 +82,4 @@ class Worker:
         """Take no more work, let turns finish for a while, then hand over what is left."""
         await self.serving.close(timeout_s, retiring=retiring)
         self._stopped = True
-        self._changed.set()
+        self._awake.set()

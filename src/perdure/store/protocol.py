@@ -41,7 +41,7 @@ class Claim:
     its turn waits.
 
     `takeovers` is more than 0 if it was taken from a worker that did not give it back: how often that has happened
-    since an owner last wrote a record.
+    since an owner last wrote a record or gave it back.
     """
 
     stream: StreamId

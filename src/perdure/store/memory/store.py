@@ -455,6 +455,8 @@ class MemoryStore:
 
     def _take(self, stream: Stream, worker: WorkerId) -> Claim:
         previous, stream.owner = stream.owner, worker
+        if previous is None:
+            stream.takeovers = 0
         takeovers = stream.taken_over() if previous not in (None, worker) else 0
         stream.fence = Fence(stream.fence + 1)
         stream.n = 0

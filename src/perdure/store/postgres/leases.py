@@ -90,6 +90,10 @@ class Leases:
             if worker not in self._abandoned and end - self._until.get(worker, 0) > RENEWAL_PAUSE_MS
         )
 
+    def weak(self, worker: WorkerId) -> bool:
+        """Whether so little is left of a lease that what is taken under it now might be taken away at once."""
+        return worker not in self._abandoned and self.end() - self._until.get(worker, 0) > self.lease_ms // 2
+
     def live(self, worker: WorkerId) -> bool:
         """Whether the last lease that became durable has certainly not lapsed."""
         until = self._until.get(worker)

@@ -293,7 +293,9 @@ UPDATE perdure.streams SET last_seq = $2, format = $3, updated_at = $4 WHERE id 
 
 -- name: claim_free
 -- Nobody, or this worker itself, holds it: no lease to look at.
-UPDATE perdure.streams AS s SET owner = $2, fence = s.fence + 1, n = 0
+-- What was given back has killed nobody, so takeovers are counted anew.
+UPDATE perdure.streams AS s SET owner = $2, fence = s.fence + 1, n = 0,
+    takeovers = CASE WHEN o.previous IS NULL THEN 0 ELSE s.takeovers END
 FROM (SELECT id, owner AS previous FROM perdure.streams WHERE stream = $1 FOR NO KEY UPDATE) AS o
 WHERE s.id = o.id AND s.format <= $3 AND (o.previous IS NULL OR o.previous = $2)
 RETURNING s.fence, s.last_seq, o.previous, s.parked
@@ -314,7 +316,9 @@ FROM (SELECT coalesce((
 WHERE s.id = $1 RETURNING s.takeovers
 
 -- name: stream_claim
-UPDATE perdure.streams SET owner = $2, fence = fence + 1, n = 0 WHERE id = $1
+UPDATE perdure.streams SET owner = $2, fence = fence + 1, n = 0,
+    takeovers = CASE WHEN owner IS NULL THEN 0 ELSE takeovers END
+WHERE id = $1
 
 -- name: stream_remove
 SELECT id, fence FROM perdure.streams WHERE stream = $1 FOR UPDATE

@@ -72,6 +72,7 @@ class PostgresStore:
         self._appends = Lane(self._commit_appends)
         self._admits = Lane(self._commit_admits)
         self._writing: set[asyncio.Task[object]] = set()
+        self._renewals: dict[WorkerId, asyncio.Task[None]] = {}
         self._forked = False
         _living.add(self)
 
@@ -193,6 +194,20 @@ class PostgresStore:
         """Extend a worker's lease: one statement, whatever it holds."""
         await self._open().write(lambda on: claims.renew(on, self._leases, worker))
 
+    async def _be_alive(self, worker: WorkerId) -> None:
+        """Renew a lease that has lapsed, or nearly, before anything is taken under it: all who ask share one statement.
+
+        After the server was away everybody's lease has lapsed, and what the first one takes the next would take away.
+        """
+        if not self._leases.weak(worker):
+            return
+        renewal = self._renewals.get(worker)
+        if renewal is None or renewal.done():
+            renewal = self._renewals[worker] = asyncio.create_task(self.renew(worker), name="perdure:renew")
+            self._writing.add(renewal)
+            renewal.add_done_callback(self._written)
+        await asyncio.shield(renewal)
+
     def lease_live(self, worker: WorkerId) -> bool:
         """Whether the last lease of this worker that became durable has certainly not lapsed."""
         self._refuse_in_child()
@@ -283,6 +298,8 @@ class PostgresStore:
     async def admit(self, delivery: Delivery, *, claim_for: WorkerId | None = None) -> Admission:
         """Put something into a stream's inbox, once. With `claim_for`, also claim the stream if it is free and idle."""
         self._open()
+        if claim_for is not None:
+            await self._be_alive(claim_for)
         admission = await self._admits.submit(admissions.Asked(delivery, claim_for))
         if claim_for is None or not isinstance(admission, Admitted) or admission.fence is not None:
             return admission
@@ -365,6 +382,7 @@ class PostgresStore:
 
     async def claim(self, stream: StreamId, worker: WorkerId) -> Claim | Held | None:
         """Take a stream that no live worker holds (or that this worker holds). Raises the fence."""
+        await self._be_alive(worker)
         return await self._write(lambda on: claims.claim(on, self._leases, stream, worker))
 
     async def claimable(

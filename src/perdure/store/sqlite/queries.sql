@@ -108,7 +108,9 @@ FROM streams AS s WHERE id = ?
 UPDATE streams SET takeovers = ?, stuck_seq = ? WHERE id = ?
 
 -- name: stream_claim
-UPDATE streams SET owner = ?, fence = fence + 1, n = 0 WHERE id = ?
+-- What was given back has killed nobody, so takeovers are counted anew.
+UPDATE streams SET takeovers = CASE WHEN owner IS NULL THEN 0 ELSE takeovers END, owner = ?, fence = fence + 1, n = 0
+WHERE id = ?
 
 -- name: stream_delete
 DELETE FROM streams WHERE id = ?

@@ -5,8 +5,23 @@ from __future__ import annotations
 
 from perdure.errors import Code
 from perdure.ids import WorkerId
+from perdure.inbox.admit import Admitted
 from perdure.store.protocol import Claim, Held
-from perdure.testing.laws.bench import ANN, BOB, LEASE_MS, Bench, enlist, held, note, notes, refusal, take
+from perdure.testing.laws.bench import (
+    ANN,
+    BOB,
+    LEASE_MS,
+    Bench,
+    enlist,
+    held,
+    note,
+    notes,
+    open_stream,
+    refusal,
+    said,
+    stream_of,
+    take,
+)
 
 
 class LeaseLaws:
@@ -84,6 +99,18 @@ class LeaseLaws:
         assert bench.store.lease_live(ANN)
         await bench.store.renew(BOB)
         assert await bench.store.claim(hold.stream, BOB) == Held(ANN)
+
+    async def test_what_is_taken_under_a_lapsed_lease_is_not_taken_away_at_once(self, bench: Bench) -> None:
+        await enlist(bench, ANN, BOB)
+        taken, idle = await open_stream(bench.store, "taken"), stream_of("idle")
+        bench.clock.advance(LEASE_MS * 2)  # as if the store had been away: everybody has lapsed
+        assert isinstance(await bench.store.claim(taken, ANN), Claim)
+        assert await bench.store.claim(taken, BOB) == Held(ANN)
+        bench.clock.advance(LEASE_MS * 2)
+        admitted = await bench.store.admit(said(idle, "hello"), claim_for=ANN)
+        assert isinstance(admitted, Admitted)
+        assert admitted.fence is not None
+        assert await bench.store.claim(idle, BOB) == Held(ANN)
 
     async def test_a_busy_worker_keeps_its_lease_by_appending(self, bench: Bench) -> None:
         hold = await held(bench)
