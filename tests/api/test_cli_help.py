@@ -22,6 +22,7 @@ COMMANDS = (
     "journal list",
     "journal show",
     "journal verify",
+    "resolve",
     "run",
     "sessions",
     "sessions export",

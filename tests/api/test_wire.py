@@ -353,6 +353,8 @@ PARTS: list[tuple[messages.Part, str]] = [
 
 WAITS: list[tuple[promises.WaitIdentity, str]] = [
     (promises.ToolCompletion(call_id="c"), '{"type":"tool_completion","call_id":"c"}'),
+    (promises.TurnCancelGate(turn_id="t1"), '{"type":"turn_cancel_gate","turn_id":"t1"}'),
+    (promises.TurnTerminal(turn_id="t1"), '{"type":"turn_terminal","turn_id":"t1"}'),
     (
         promises.ProcessSignal(process_id="p", name="go", ordinal=1),
         '{"type":"process_signal","process_id":"p","name":"go","ordinal":1}',

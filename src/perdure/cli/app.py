@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from perdure.cli import exits
-from perdure.cli.commands import db, demo, doctor, journal, run, sessions, version, why, worker, workers
+from perdure.cli.commands import db, demo, doctor, journal, resolve, run, sessions, version, why, worker, workers
 from perdure.errors import Error
 
 _PLAIN = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
@@ -43,6 +43,7 @@ app.add_typer(sessions.app, name="sessions")
 app.add_typer(workers.app, name="workers")
 app.add_typer(journal.app, name="journal")
 app.command()(why.why)
+app.command()(resolve.resolve)
 app.add_typer(db.app, name="db")
 app.command()(doctor.doctor)
 app.command()(version.version)

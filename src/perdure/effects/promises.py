@@ -11,6 +11,7 @@ import hmac
 from dataclasses import dataclass
 
 from perdure.codec import canonical, digest
+from perdure.errors import Error
 from perdure.ids import PromiseId, SessionId, StreamId, Tenant, TurnId, join, session_stream, split
 from perdure.vocab.promises import AwaitEventKey, WaitIdentity, unknown_key
 
@@ -55,6 +56,11 @@ def promise_id(scope: str, wait: WaitIdentity) -> PromiseId:
     return PromiseId(digest((scope, wait)))
 
 
+def revocation_id(scope: str) -> PromiseId:
+    """The promise that is answered once the keys of a scope were revoked. No wait has this id."""
+    return PromiseId(digest((scope, "revoked")))
+
+
 def unsigned_key(scope: str, wait: WaitIdentity) -> AwaitEventKey:
     """A key as logs may show it."""
     return AwaitEventKey(scope=scope, wait=wait, key_id=promise_id(scope, wait))
@@ -72,8 +78,12 @@ def check_key(secret: bytes, key: AwaitEventKey) -> None:
     Raises:
         Error: `await_event_unknown_or_revoked`, whatever is wrong with it.
     """
-    expected = signed_key(secret, key.scope, key.wait)
-    ours = hmac.compare_digest(expected.signature.encode(), key.signature.encode("utf-8", "replace"))
+    try:
+        expected = signed_key(secret, key.scope, key.wait)
+        given = key.signature.encode("utf-8", "replace")
+    except (Error, TypeError, ValueError, AttributeError):  # no key of ours could be written like that
+        raise unknown_key() from None
+    ours = hmac.compare_digest(expected.signature.encode(), given)
     if not (ours and expected.key_id == key.key_id):
         raise unknown_key()
 

@@ -11,34 +11,32 @@ from dataclasses import dataclass, field
 from typing import Self, TypeVar
 
 from perdure.clock import Clock
-from perdure.codec import SEALED, Json, encode, sealed, to_json
-from perdure.effects.promises import SECRET, TurnScope, check_key
+from perdure.codec import SEALED, Json, sealed
 from perdure.errors import Code, Error
 from perdure.ids import VERSION, Seq, SessionId, StreamId, Tenant, TurnId, WorkerId, check_id, session_stream
 from perdure.inbox.items import Input
 from perdure.observe.hub import Hub
+from perdure.runtime import answers
 from perdure.runtime.agent import Agent
 from perdure.runtime.archive import history, imported
 from perdure.runtime.clock import SystemClock, short_id
 from perdure.runtime.editing import checked_tag
 from perdure.runtime.lounge import Lounge
-from perdure.runtime.session import Session, end_of
+from perdure.runtime.session import Session
 from perdure.runtime.shared import Compositions, Results, Secrets, Shared
 from perdure.runtime.stores import store_for
 from perdure.runtime.worker import Worker
 from perdure.store.encoded import Codec, encoded
-from perdure.store.protocol import Accepted, AlreadyResolved, Claim, Resolved, Store, StreamInfo, Unknown
-from perdure.tools.body import refuse_unordered
+from perdure.store.protocol import Claim, Resolved, Store, StreamInfo
 from perdure.tools.context import NOT_GIVEN
 from perdure.tools.execute import ToolThreads
-from perdure.vocab.promises import AwaitEventKey, Cancelled, Err, Ok, PromiseState, unknown_key
+from perdure.vocab.promises import AwaitEventKey, Err, Resolution
 
 T = TypeVar("T")
 
 WATCH_S = 0.025
 MAX_READABLE = 10_000  # streams known to be readable; forgotten together, and looked at again
 MIN_LEASE_S = 0.2
-MAX_ANSWER_BYTES = 262_144
 IDLE_THREADS_MS = 20  # long enough for a thread that does nothing to notice that it may go
 
 
@@ -339,37 +337,31 @@ class Runtime:
 
     # --- answers from outside
 
-    async def resolve(self, key: AwaitEventKey | str, value: Json = None, *, error: Err | None = None) -> Resolved:
-        """Answer whatever waits under a key that a tool handed out. The first answer stands.
+    async def resolve(
+        self, key: AwaitEventKey | str, value: Json = None, *, error: Err | None = None, cancel: bool = False
+    ) -> Resolved:
+        """Answer whatever waits under a key that was handed out: with a value, a failure, or that nobody will.
+
+        The first answer stands; a later one is told what it was. Answering the key of `sent.cancel_key()` asks for the
+        turn to end, with the value as the reason if it is text.
 
         Raises:
-            Error: `await_event_unknown_or_revoked` for a key that is not one of this store's; `invalid_json`.
+            Error: `await_event_unknown_or_revoked` for a key that is not one of this store and tenant, or not any more;
+                `invalid_json`, `invalid_text`, `input_too_large`.
         """
         self.check_usable()
-        asked = AwaitEventKey.parse(key) if isinstance(key, str) else key
-        check_key(await self.secrets.get(SECRET), asked)
-        return await self.answer(asked, value, error)
+        return await answers.resolve_by_key(self, key, answers.answer_of(value, error, cancel=cancel))
 
-    async def answer(self, key: AwaitEventKey, value: Json, error: Err | None) -> Resolved:
-        """Answer a promise of a turn that is not over, and wake who waits for it."""
-        resolution = _answer(value, error)
-        scope = TurnScope.parse(key.scope)
-        now = self.clock.wall_ms()
-        await self.check_readable(scope.stream)
-        try:
-            await self.store.promise(PromiseState(id=key.key_id, stream=scope.stream))
-            over = await end_of(self.store, scope.stream, scope.turn) is not None
-            answered = await self.store.resolve(key.key_id, Cancelled() if over else resolution, now=now)
-        except Error as problem:
-            if problem.code is Code.SESSION_UNKNOWN:
-                raise unknown_key() from None
-            raise
-        if isinstance(answered, Unknown):
-            raise unknown_key()
-        if isinstance(answered, Accepted) and over:
-            return AlreadyResolved(Cancelled())
-        await self.tell(scope.stream)
-        return answered
+    async def peek(self, key: AwaitEventKey | str) -> Resolution | None:
+        """How the wait under a key ended; None while it is open. Looking changes nothing.
+
+        This is how whoever works on a pending call finds out that nobody waits for it any more (`Cancelled`).
+
+        Raises:
+            Error: `await_event_unknown_or_revoked`.
+        """
+        self.check_usable()
+        return await answers.peek(self, key)
 
     async def check_readable(self, stream: StreamId) -> None:
         """Refuse to write into a session whose payloads we cannot read: whoever can would not be able to go on.
@@ -423,19 +415,6 @@ class Runtime:
         if self.worker:
             await self.worker.serving.look(stream)
             self.worker.poke(stream)
-
-
-def _answer(value: Json, error: Err | None) -> Ok | Err:
-    refuse_unordered(value, "the answer")
-    answer = error if error is not None else Ok(value=to_json(value, where="the answer"))
-    if (size := len(encode(answer))) > MAX_ANSWER_BYTES:
-        raise Error(
-            Code.INPUT_TOO_LARGE,
-            f"the answer is {size} bytes",
-            because=f"the limit is {MAX_ANSWER_BYTES}",
-            hint="answer with a reference, and let the tool fetch the content",
-        )
-    return answer
 
 
 def _store(store: str | Store | None, clock: Clock, *, lease_ms: int) -> Store:

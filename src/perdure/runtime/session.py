@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 from perdure.codec import Json, check_text, encode, to_json
 from perdure.commit.plan import Entry
-from perdure.effects.promises import TurnScope, unsigned_key
+from perdure.effects.promises import SECRET, TurnScope, signed_key, unsigned_key
 from perdure.errors import Code, Error
 from perdure.ids import InputId, Seq, SessionId, StreamId, TurnId, check_id, session_stream
 from perdure.inbox.admit import Admitted, Conflict, Duplicate, delivery
@@ -20,6 +20,7 @@ from perdure.observe.hub import Subscription
 from perdure.observe.pending import PendingItem, pending
 from perdure.observe.text import TextFlow
 from perdure.observe.why import Why, explain, sealed_turn
+from perdure.runtime import answers
 from perdure.runtime.agent import find_model
 from perdure.runtime.archive import export
 from perdure.runtime.clock import short_id, uuid7
@@ -28,18 +29,16 @@ from perdure.runtime.parts import MAX_INPUT_BYTES, Content, said
 from perdure.runtime.resident import last_answer
 from perdure.runtime.shared import TurnResult, Waiter
 from perdure.runtime.transcript import Transcript
-from perdure.session.fold import CODE, fold_all
-from perdure.store.protocol import Claim, Resolved, Store, StreamInfo
+from perdure.session.fold import CODE, SessionState, fold_all
+from perdure.store.protocol import Claim, InboxRow, Resolved, StreamInfo
 from perdure.vocab.messages import Message
-from perdure.vocab.promises import Custom, Err, unknown_key
+from perdure.vocab.promises import AwaitEventKey, Custom, Err, TurnCancelGate, TurnTerminal, WaitIdentity, unknown_key
 from perdure.vocab.records import (
     CancelRequested,
     InputAdmitted,
     Row,
     TurnEnded,
     TurnOpened,
-    end_key,
-    gate_key,
     open_key,
 )
 
@@ -101,6 +100,20 @@ class Sent:
         if opened:
             return str(Cursor(Seq(max(0, opened.seq - 2))))
         return str(Cursor(info.last_seq if info else Seq(0)))
+
+    async def cancel_key(self) -> AwaitEventKey:
+        """A key with which somebody without access to the session can ask for this turn to end: `rt.resolve(key)`."""
+        return await self._key(TurnCancelGate(turn_id=self.turn))
+
+    async def terminal_key(self) -> AwaitEventKey:
+        """A key with which somebody without access to the session can see how this turn ends: `rt.peek(key)`."""
+        return await self._key(TurnTerminal(turn_id=self.turn))
+
+    async def _key(self, wait: WaitIdentity) -> AwaitEventKey:
+        rt = self.session.runtime
+        rt.check_usable()
+        scope = TurnScope(rt.tenant, self.session.id, self.turn)
+        return signed_key(await rt.secrets.get(SECRET), scope.id, wait)
 
     async def text_stream(self) -> AsyncIterator[str]:
         """The text of the turn's replies as it is written, each on a line of its own.
@@ -277,7 +290,7 @@ class Session:
 
     async def _ended(self, turn: TurnId) -> TurnResult | None:
         store = self.runtime.store
-        row = await end_of(store, self.stream, turn)
+        row = await answers.end_of(store, self.stream, turn)
         if row is None:
             if await store.stream(self.stream) is None:
                 raise _unknown(self.id)
@@ -347,39 +360,72 @@ class Session:
 
     # --- answering
 
-    async def resolve(self, name: str, value: Json = None, *, error: Err | None = None) -> Resolved:
+    async def resolve(
+        self, name: str, value: Json = None, *, error: Err | None = None, cancel: bool = False
+    ) -> Resolved:
         """Answer an event that the current turn waits for, or will wait for: `ctx.event(name)` returns the value.
 
-        The first answer stands; a later one is told what that was. With `error`, the wait raises it instead.
+        The first answer stands; a later one is told what that was. With `error`, the wait raises it instead; with
+        `cancel`, it is told that nobody will answer.
 
         Raises:
             Error: `await_event_unknown_or_revoked` if no turn is under way; `invalid_json`.
         """
         self.runtime.check_usable()
         check_id(name, what="the name of an event")
+        resolution = answers.answer_of(value, error, cancel=cancel)
+        scope = await self._scope()
+        return await answers.resolve(self.runtime, unsigned_key(scope.id, Custom(key=name)), resolution)
+
+    async def cancel_waits(self) -> int:
+        """End whatever the current turn waits for outside with `Cancelled`: how many waits there were.
+
+        The turn goes on, and its calls are told.
+
+        Raises:
+            Error: `session_unknown`.
+        """
+        self.runtime.check_usable()
+        state = (await self._loaded())[0]
+        return await answers.cancel_waits(self.runtime, self.stream, state.turn_seq) if state.open_turn else 0
+
+    async def revoke_keys(self) -> bool:
+        """Make every key that the current turn handed out worthless, for good, and cancel its waits: nobody else may be
+        able to answer them. Later turns have keys of their own. False if that was done before.
+
+        Raises:
+            Error: `await_event_unknown_or_revoked` if no turn is under way; `session_unknown`.
+        """
+        self.runtime.check_usable()
+        new = await answers.revoke_keys(self.runtime, await self._scope())
+        await self.cancel_waits()
+        return new
+
+    async def _scope(self) -> TurnScope:
         turn = await self._current_turn()
         if turn is None:
             raise unknown_key()
-        scope = TurnScope(self.runtime.tenant, self.id, turn)
-        return await self.runtime.answer(unsigned_key(scope.id, Custom(key=name)), value, error)
+        return TurnScope(self.runtime.tenant, self.id, turn)
 
     async def _known(self, turn: TurnId) -> TurnId | None:
         """The turn, if this session has it: waiting in the inbox, or begun."""
         store = self.runtime.store
         if await store.stream(self.stream) is None:
             raise _unknown(self.id)
-        waiting = any(isinstance(row.item, Input) and row.item.turn == turn for row in await store.inbox(self.stream))
-        return turn if waiting or await store.find(self.stream, open_key(turn)) else None
+        return turn if await answers.has_turn(store, self.stream, turn) else None
 
     async def _current_turn(self) -> TurnId | None:
+        state, inbox = await self._loaded()
+        if state.open_turn:
+            return state.open_turn
+        return next((row.item.turn for row in inbox if isinstance(row.item, Input)), None)
+
+    async def _loaded(self) -> tuple[SessionState, tuple[InboxRow, ...]]:
         store = self.runtime.store
         if await store.stream(self.stream) is None:
             raise _unknown(self.id)
         loaded = await store.load(self.stream, code=CODE)
-        state = fold_all(loaded.snapshot.data if loaded.snapshot else None, loaded.rows)
-        if state.open_turn:
-            return state.open_turn
-        return next((row.item.turn for row in loaded.inbox if isinstance(row.item, Input)), None)
+        return fold_all(loaded.snapshot.data if loaded.snapshot else None, loaded.rows), loaded.inbox
 
     # --- title, tags, redaction
 
@@ -469,14 +515,6 @@ class Session:
 
     def __repr__(self) -> str:
         return f"Session({self.id!r})"
-
-
-async def end_of(store: Store, stream: StreamId, turn: TurnId) -> Row | None:
-    """The row that holds a turn's end, if it is over."""
-    row = await store.find(stream, gate_key(turn))
-    if row is not None and isinstance(row.record, CancelRequested):
-        row = await store.find(stream, end_key(turn))
-    return row
 
 
 def _short_text(text: object, what: str) -> str:

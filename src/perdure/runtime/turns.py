@@ -380,7 +380,8 @@ class TurnDriver:
             if flight is not None and flight.outcome is not None:
                 self._settle(flight, flight.outcome)
             elif call.pending is not None:
-                ended = AwaitEventOutcome(resolution=await self._waits.withdraw(call.pending.key))
+                telling = call.pending.pending.on_cancel == "cancel_external_work"
+                ended = AwaitEventOutcome(resolution=await self._waits.withdraw(call.pending.key, telling=telling))
                 self._controller.record(EffectSettled(id=replace(ref, tail="completion").id, outcome=ended))
             elif call.doubt is not None:
                 unknown = DurableStepOutcome(value={"verdict": "unknown", "reason": "the turn was cancelled"})

@@ -113,8 +113,13 @@ class Waits:
         """Time is over for this promise: it ends with that, unless it was answered in the last moment."""
         return await resolve(self._store, key, TimedOut(), now=self._clock.wall_ms())
 
-    async def withdraw(self, key: AwaitEventKey) -> Resolution:
-        """Nobody waits for this promise any more: it ends with that, unless it was answered before."""
+    async def withdraw(self, key: AwaitEventKey, *, telling: bool = True) -> Resolution:
+        """Nobody waits for this promise any more: it ends with that, unless it was answered before.
+
+        Without `telling`, the promise itself is left alone: whoever has its key finds out when they answer.
+        """
+        if not telling:
+            return await self._known(key.key_id) or Cancelled()
         return await resolve(self._store, key, Cancelled(), now=self._clock.wall_ms())
 
     async def _look_first(self, owner: EffectId, key: AwaitEventKey) -> Resolution | None:

@@ -57,6 +57,11 @@ class CompletionOps:
         on_timeout: Literal["error_as_result", "fail_turn"] = "error_as_result",
         on_cancel: Literal["cancel_external_work", "ignore"] = "cancel_external_work",
     ) -> PendingCompletion:
-        """What a tool returns to leave its end to whoever has the completion key."""
+        """What a tool returns to leave its end to whoever has the completion key.
+
+        When nobody answers within `deadline`, the model gets an error, or (`fail_turn`) the turn is stopped. When the
+        turn is cancelled, whoever has the key can see it at once (`rt.peek(key)` is `Cancelled`), or (`ignore`) only
+        when they answer.
+        """
         limit = None if deadline is None else duration_ms(deadline, what="the deadline of a pending call")
         return PendingCompletion(deadline_ms=limit, on_timeout=on_timeout, on_cancel=on_cancel)

@@ -69,7 +69,28 @@ class DoubtVerdict(Value, frozen=True, tag="doubt_verdict"):
         _counted(self.attempt)
 
 
-WaitIdentity: TypeAlias = ToolCompletion | ProcessSignal | Custom | ToolApproval | DoubtVerdict
+class TurnCancelGate(Value, frozen=True, tag="turn_cancel_gate"):
+    """What the completion and the cancellation of a turn race for. Whoever answers it asks for the turn to end."""
+
+    turn_id: str
+
+    def __post_init__(self) -> None:
+        _named(self.turn_id)
+
+
+class TurnTerminal(Value, frozen=True, tag="turn_terminal"):
+    """The end of a turn. The turn alone answers it."""
+
+    turn_id: str
+
+    def __post_init__(self) -> None:
+        _named(self.turn_id)
+
+
+WaitIdentity: TypeAlias = (
+    ToolCompletion | ProcessSignal | Custom | ToolApproval | DoubtVerdict | TurnCancelGate | TurnTerminal
+)
+"""What can be waited for. The last two are turn control: whoever gives up waiting for them changes nothing."""
 
 
 def _named(value: str) -> None:
@@ -82,13 +103,22 @@ def _counted(value: int) -> None:
         raise Error(Code.INVALID_AWAIT_EVENT_WAIT_IDENTITY, f"ordinals start at 1, not {value}")
 
 
+MAX_KEY_CHARS = 4096
+
+
 class AwaitEventKey(Value, frozen=True):
-    """Names one promise. The signature makes it a bearer capability: whoever has the key may answer."""
+    """Names one promise. The signature makes it a bearer capability: whoever has the key may answer.
+
+    Printed, it is its id: what is shown or logged by mistake is worth nothing.
+    """
 
     scope: str
     wait: WaitIdentity
     key_id: PromiseId
     signature: str = ""
+
+    def __repr__(self) -> str:
+        return f"AwaitEventKey({self.key_id!r})"
 
     @property
     def text(self) -> str:
@@ -97,16 +127,21 @@ class AwaitEventKey(Value, frozen=True):
 
     @staticmethod
     def parse(text: str) -> AwaitEventKey:
-        """The inverse of `text`.
+        """The inverse of `text`. There is one spelling of a key: decoders would let others pass.
 
         Raises:
             Error: `await_event_unknown_or_revoked` for anything else.
         """
+        if len(text) > MAX_KEY_CHARS:
+            raise unknown_key()
         try:
             data = urlsafe_b64decode(text.encode("ascii") + b"=" * (-len(text) % 4))
-            return msgspec.json.decode(data, type=AwaitEventKey)
-        except (ValueError, msgspec.MsgspecError, Error):
+            key = msgspec.json.decode(data, type=AwaitEventKey)
+        except (ValueError, RecursionError, msgspec.MsgspecError, Error):
             raise unknown_key() from None
+        if key.text != text:
+            raise unknown_key()
+        return key
 
 
 def unknown_key() -> Error:

@@ -8,7 +8,7 @@ from perdure.errors import Code, Error
 from perdure.ids import BlobHash, CallId, EffectId, InputId, TurnId
 from perdure.vocab.messages import Reply, Text, Thinking, ToolCall
 from perdure.vocab.outcomes import SleepOutcome
-from perdure.vocab.promises import Custom, ProcessSignal, ToolCompletion
+from perdure.vocab.promises import Custom, ProcessSignal, ToolCompletion, TurnCancelGate, TurnTerminal
 from perdure.vocab.records import (
     CancelRequested,
     EffectSettled,
@@ -29,6 +29,8 @@ from perdure.vocab.usage import Usage
 def test_a_wait_must_be_named(blank: str) -> None:
     for make in (
         lambda: ToolCompletion(call_id=blank),
+        lambda: TurnCancelGate(turn_id=blank),
+        lambda: TurnTerminal(turn_id=blank),
         lambda: ProcessSignal(process_id=blank, name="go", ordinal=1),
         lambda: ProcessSignal(process_id="p", name=blank, ordinal=1),
         lambda: Custom(key=blank),

@@ -1,0 +1,210 @@
+"""Answers from outside: whoever has a key, or the session itself, ends a wait. The first answer stands.
+
+Laws: a key that is unknown, forged, of another tenant, of a deleted session or revoked gets one and the same refusal.
+What an answer says is checked before anything is written.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from perdure.codec import Json, check_text, encode, to_json
+from perdure.effects.journal import EffectJournal
+from perdure.effects.promises import SECRET, TurnScope, check_key, revocation_id
+from perdure.errors import Code, Error
+from perdure.ids import Seq, SessionId, StreamId, TurnId
+from perdure.inbox.items import Input
+from perdure.store.protocol import Accepted, AlreadyResolved, Resolved, Store, Unknown
+from perdure.tools.body import refuse_unordered
+from perdure.vocab.effects import AwaitEvent
+from perdure.vocab.promises import (
+    AwaitEventKey,
+    Cancelled,
+    Err,
+    Ok,
+    PromiseState,
+    Resolution,
+    TurnCancelGate,
+    TurnTerminal,
+    unknown_key,
+)
+from perdure.vocab.records import CancelRequested, Row, TurnEnded, end_key, gate_key, open_key
+
+if TYPE_CHECKING:
+    from perdure.runtime.runtime import Runtime
+
+MAX_ANSWER_BYTES = 262_144
+
+
+def answer_of(value: Json, error: Err | None, *, cancel: bool = False) -> Ok | Err | Cancelled:
+    """What somebody outside says, in the form it is kept in.
+
+    Raises:
+        Error: `invalid_json`, `invalid_text`, `input_too_large`; `invalid_argument` for two answers at once.
+    """
+    if sum((value is not None, error is not None, cancel)) > 1:
+        raise Error(
+            Code.INVALID_ARGUMENT, "a wait has one answer", because="value, error and cancel exclude each other"
+        )
+    if cancel:
+        return Cancelled()
+    if error is not None:
+        answer = _failure(error)
+    else:
+        refuse_unordered(value, "the answer")
+        answer = Ok(value=to_json(value, where="the answer"))
+    if (size := len(encode(answer))) > MAX_ANSWER_BYTES:
+        raise Error(
+            Code.INPUT_TOO_LARGE,
+            f"the answer is {size} bytes",
+            because=f"the limit is {MAX_ANSWER_BYTES}",
+            hint="answer with a reference, and let the tool fetch the content",
+        )
+    return answer
+
+
+def _failure(error: Err) -> Err:
+    code, message = check_text(error.code, where="the code"), check_text(error.message, where="the message")
+    if not code.strip():
+        raise Error(Code.INVALID_ARGUMENT, "a failure needs a code", hint='Err(code="sold_out", message="none left")')
+    return Err(code=code, message=message, raw=to_json(error.raw, where="the raw failure"))
+
+
+async def resolve_by_key(rt: Runtime, key: object, resolution: Resolution) -> Resolved:
+    """Answer for somebody who has nothing but a key.
+
+    Raises:
+        Error: `await_event_unknown_or_revoked`, whatever is wrong with the key; `invalid_argument` for a key that is
+            not for answering.
+    """
+    asked, scope = await _checked(rt, key)
+    match asked.wait:
+        case TurnCancelGate():
+            return await _end_turn(rt, scope, resolution)
+        case TurnTerminal():
+            raise Error(
+                Code.INVALID_ARGUMENT,
+                "the end of a turn is told by the turn alone",
+                hint="use this key to look: rt.peek(key)",
+            )
+        case _:
+            return await resolve(rt, asked, resolution)
+
+
+async def resolve(rt: Runtime, key: AwaitEventKey, resolution: Resolution) -> Resolved:
+    """Answer a promise of a turn that is not over, and wake who waits for it."""
+    scope = TurnScope.parse(key.scope)
+    now = rt.clock.wall_ms()
+    await rt.check_readable(scope.stream)
+    try:
+        await rt.store.promise(PromiseState(id=key.key_id, stream=scope.stream))
+        over = await end_of(rt.store, scope.stream, scope.turn) is not None
+        answered = await rt.store.resolve(key.key_id, Cancelled() if over else resolution, now=now)
+    except Error as problem:
+        if problem.code is Code.SESSION_UNKNOWN:
+            raise unknown_key() from None
+        raise
+    if isinstance(answered, Unknown):
+        raise unknown_key()
+    if isinstance(answered, Accepted) and over:
+        return AlreadyResolved(Cancelled())
+    await rt.tell(scope.stream)
+    return answered
+
+
+async def peek(rt: Runtime, key: object) -> Resolution | None:
+    """How a wait ended, for somebody who has its key; None while it is open. Looking changes nothing.
+
+    Raises:
+        Error: `await_event_unknown_or_revoked`.
+    """
+    asked, scope = await _checked(rt, key)
+    ended = await end_of(rt.store, scope.stream, scope.turn)
+    match asked.wait:
+        case TurnTerminal():
+            return _terminal(ended)
+        case TurnCancelGate():
+            gate = await rt.store.find(scope.stream, gate_key(scope.turn))
+            return Cancelled() if gate is not None and gate.kind == "cancel_requested" else _terminal(ended)
+        case _:
+            state = await rt.store.peek(asked.key_id)
+            known = state.resolution if state else None
+            return known if known or ended is None else Cancelled()
+
+
+async def cancel_waits(rt: Runtime, stream: StreamId, turn_seq: Seq) -> int:
+    """End every wait of the open turn with `Cancelled`: how many there were. The turn goes on from there."""
+    journal = EffectJournal()
+    for row in await rt.store.read(stream, after=Seq(turn_seq - 1)):
+        journal.fold(row.record)
+    now, ended = rt.clock.wall_ms(), 0
+    for started in journal.unsettled():
+        if isinstance(started.command, AwaitEvent):
+            promise = PromiseState(id=started.command.key.key_id, stream=stream)
+            await rt.store.promise(promise)
+            ended += isinstance(await rt.store.resolve(promise.id, Cancelled(), now=now), Accepted)
+    await rt.tell(stream)
+    return ended
+
+
+async def revoke_keys(rt: Runtime, scope: TurnScope) -> bool:
+    """Make every key of a turn worthless, for good. False if that was done before."""
+    tombstone = PromiseState(id=revocation_id(scope.id), stream=scope.stream)
+    await rt.store.promise(tombstone)
+    return isinstance(await rt.store.resolve(tombstone.id, Cancelled(), now=rt.clock.wall_ms()), Accepted)
+
+
+async def end_of(store: Store, stream: StreamId, turn: TurnId) -> Row | None:
+    """The row that holds a turn's end, if it is over."""
+    row = await store.find(stream, gate_key(turn))
+    if row is not None and isinstance(row.record, CancelRequested):
+        row = await store.find(stream, end_key(turn))
+    return row
+
+
+async def has_turn(store: Store, stream: StreamId, turn: TurnId) -> bool:
+    """Whether a session has this turn: waiting in its inbox, or begun. In this order, as a turn goes that way."""
+    if any(isinstance(row.item, Input) and row.item.turn == turn for row in await store.inbox(stream)):
+        return True
+    return await store.find(stream, open_key(turn)) is not None
+
+
+async def _checked(rt: Runtime, key: object) -> tuple[AwaitEventKey, TurnScope]:
+    """The key, if it is one of ours that still counts. A session of the same name has other turns."""
+    asked = AwaitEventKey.parse(key) if isinstance(key, str) else key
+    if not isinstance(asked, AwaitEventKey):
+        raise unknown_key()
+    check_key(await rt.secrets.get(SECRET), asked)
+    scope = TurnScope.parse(asked.scope)
+    if scope.tenant != rt.tenant or not await has_turn(rt.store, scope.stream, scope.turn):
+        raise unknown_key()
+    revoked = await rt.store.peek(revocation_id(scope.id))
+    if revoked is not None and revoked.resolution is not None:
+        raise unknown_key()
+    return asked, scope
+
+
+async def _end_turn(rt: Runtime, scope: TurnScope, resolution: Resolution) -> Resolved:
+    session = rt.existing(SessionId(scope.session))
+    reason = resolution.value if isinstance(resolution, Ok) and isinstance(resolution.value, str) else ""
+    match await session.cancel(scope.turn, reason=reason, origin="key"):
+        case "requested":
+            return Accepted()
+        case "already_requested":
+            return AlreadyResolved(Cancelled())
+        case "completion_won":
+            return AlreadyResolved(_terminal(await end_of(rt.store, scope.stream, scope.turn)) or Ok())
+        case "unknown":
+            raise unknown_key()
+
+
+def _terminal(row: Row | None) -> Resolution | None:
+    match row.record if row is not None else None:
+        case TurnEnded(status="finished"):
+            return Ok(value={"status": "finished"})
+        case TurnEnded(reason="cancelled"):
+            return Cancelled()
+        case TurnEnded(reason=reason, message=message):
+            return Err(code=reason or "stopped", message=message)
+        case _:
+            return None

@@ -1,0 +1,96 @@
+"""`perdure resolve`, from another process than the one that waits: what it says, and what it never says."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from perdure import Agent, AwaitEventKey, PendingCompletion, Runtime, ToolContext, Tuning, tool
+from perdure.models.scripted import ScriptedModel, call, calls, say
+from tests.e2e.command import COMMAND, environment, perdure
+
+
+@pytest.fixture
+def waiting(tmp_path: Path) -> tuple[Path, AwaitEventKey]:
+    """A store with one session whose turn waits for a completion and an event, and nobody at work."""
+    keys: list[AwaitEventKey] = []
+
+    @tool
+    async def order(ctx: ToolContext) -> PendingCompletion:
+        """Order."""
+        keys.append(await ctx.completion_key())
+        return ctx.pending()
+
+    @tool(effect="resumable")
+    async def review(ctx: ToolContext) -> object:
+        """Review."""
+        return await ctx.event("reviewed")
+
+    async def begin() -> None:
+        model = ScriptedModel(calls(call("order"), call("review")), say("ok"))
+        agent = Agent("a", model=model, tools=[order, review])
+        async with Runtime(f"sqlite:///{tmp_path / 's.db'}", agents=[agent], tuning=Tuning(patience_s=0)) as rt:
+            session = await rt.session("s-1", agent="a")
+            await session.send("go")
+            while (await session.why()).status != "waiting":  # noqa: ASYNC110 - looked at from outside
+                await asyncio.sleep(0.01)
+
+    asyncio.run(begin())
+    return tmp_path, keys[0]
+
+
+def test_a_key_is_answered_once_and_never_printed(waiting: tuple[Path, AwaitEventKey]) -> None:
+    folder, key = waiting
+    said = [
+        perdure("resolve", key.text, "--ok", '{"parcel": 7}', "--db", "s.db", cwd=folder),
+        perdure("resolve", key.text, "--err", "lost", "it is lost", "--db", "s.db", cwd=folder),
+        perdure("resolve", key.text, "--cancel", "--db", "s.db", "--json", cwd=folder),
+        perdure("resolve", key.text[:-3], "--cancel", "--db", "s.db", cwd=folder),
+        perdure("resolve", key.text, "reviewed", "--ok", "1", "--db", "s.db", cwd=folder),
+        perdure("why", "s-1", "--db", "s.db", cwd=folder),
+        perdure("sessions", "show", "s-1", "--db", "s.db", cwd=folder),
+        perdure("journal", "list", "s-1", "--db", "s.db", cwd=folder),
+    ]
+    assert [ran.code for ran in said] == [0, 4, 4, 3, 2, 0, 0, 0]
+    assert said[0].out == f"accepted  {key.key_id}\n"
+    assert said[1].out == f'answered before  {key.key_id}\n  first  {{"status":"ok","value":{{"parcel":7}}}}\n'
+    first = {"status": "ok", "value": {"parcel": 7}}
+    assert said[2].objects == [{"type": "resolved", "v": 1, "promise": key.key_id, "accepted": False, "first": first}]
+    assert said[3].err.startswith("error: nothing waits under this key\n")
+    for ran in said:
+        assert key.signature not in ran.out + ran.err
+        assert key.text[:-3] not in ran.out + ran.err
+
+
+def test_the_key_comes_from_stdin_or_a_file(waiting: tuple[Path, AwaitEventKey]) -> None:
+    folder, key = waiting
+    (folder / "key").write_text(key.text + "\n")
+    by_file = perdure("resolve", "--key-file", "key", "--cancel", "--db", "s.db", cwd=folder)
+    assert (by_file.code, by_file.out) == (0, f"accepted  {key.key_id}\n")
+    command = [*COMMAND, "resolve", "-", "--ok", "1", "--db", "s.db"]
+    by_stdin = subprocess.run(
+        command, cwd=folder, env=environment(), input=key.text, capture_output=True, text=True, check=False
+    )
+    assert by_stdin.returncode == 4
+    assert '"status":"cancelled"' in by_stdin.stdout
+
+
+def test_an_event_is_answered_by_its_name(waiting: tuple[Path, AwaitEventKey]) -> None:
+    folder, _ = waiting
+    ran = perdure("resolve", "s-", "reviewed", "--ok", '"fine"', "--db", "s.db", cwd=folder)
+    assert (ran.code, ran.out) == (0, "accepted  s-1 reviewed\n")
+    again = perdure("resolve", "s-1", "reviewed", "--ok", '"bad"', "--db", "s.db", cwd=folder)
+    assert (again.code, again.out.splitlines()[1]) == (4, '  first  {"status":"ok","value":"fine"}')
+
+
+@pytest.mark.parametrize(
+    "args",
+    [("k",), ("k", "--ok", "1", "--cancel"), ("k", "--ok", "{"), ("--ok", "1"), ("--key-file", "none", "--ok", "1")],
+)
+def test_what_makes_no_sense_is_refused(args: tuple[str, ...], tmp_path: Path) -> None:
+    ran = perdure("resolve", *args, cwd=tmp_path)
+    assert ran.code == 2
+    assert ran.err.startswith("error: ")

@@ -1,0 +1,358 @@
+"""Promises for the outside: who may answer, and what a late, forged, foreign or revoked key is told."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import multiprocessing
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from multiprocessing.pool import Pool
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from perdure import Agent, Code, Error, Runtime, ToolContext, Tuning, tool
+from perdure.effects.promises import signed_key, unsigned_key
+from perdure.ids import PromiseId
+from perdure.models.scripted import ScriptedModel, call, say
+from perdure.runtime.session import Session
+from perdure.store.protocol import Accepted, AlreadyResolved
+from perdure.tools.decorator import AnyTool
+from perdure.vocab.outcomes import PendingCompletion
+from perdure.vocab.promises import AwaitEventKey, Cancelled, Custom, Err, Ok, TimedOut, ToolCompletion
+from tests.scenarios.conftest import Desk, NewStore
+from tests.scenarios.test_bodies import HURRIED, outputs, parked, recorded, status
+
+REFUSED = (
+    "nothing waits under this key",
+    "it is unknown, revoked, or not one of this store's",
+    "use the key exactly as it was handed out, on the store that made it",
+)
+
+
+def ordering(keys: list[AwaitEventKey], on_cancel: str = "cancel_external_work") -> AnyTool:
+    @tool
+    async def order(ctx: ToolContext) -> PendingCompletion:
+        """Order."""
+        keys.append(await ctx.completion_key())
+        return ctx.pending(on_cancel="ignore" if on_cancel == "ignore" else "cancel_external_work")
+
+    return order
+
+
+async def ordered(desk: Desk, keys: list[AwaitEventKey], on_cancel: str = "cancel_external_work") -> Session:
+    rt = await desk.open(ScriptedModel(call("order"), say("ok")), ordering(keys, on_cancel), tuning=HURRIED)
+    session = await rt.session("s", agent="a")
+    await session.send("go")
+    await parked(rt, session)
+    return session
+
+
+def told(problem: Error) -> tuple[object, ...]:
+    """Everything a caller can see of a refusal."""
+    return (problem.code, problem.message, problem.because, problem.hint, problem.details)
+
+
+ONE_ANSWER: tuple[object, ...] = (Code.AWAIT_EVENT_UNKNOWN_OR_REVOKED, *REFUSED, {})
+
+
+async def refused(rt: Runtime, key: object) -> None:
+    for ask in (rt.resolve(key, 0), rt.peek(key)):  # pyright: ignore[reportArgumentType] - whatever a caller gives
+        with pytest.raises(Error) as caught:
+            await ask
+        assert told(caught.value) == ONE_ANSWER
+
+
+# --- resolutions ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("given", "first", "output"),
+    [
+        ({"value": {"n": 1}}, Ok(value={"n": 1}), {"n": 1}),
+        (
+            {"error": Err(code="sold_out", message="none left")},
+            Err(code="sold_out", message="none left"),
+            {"error": "none left", "code": "sold_out"},
+        ),
+        ({"cancel": True}, Cancelled(), None),
+    ],
+)
+async def test_every_later_answer_gets_the_first(
+    desk: Desk, given: dict[str, object], first: object, output: object
+) -> None:
+    keys: list[AwaitEventKey] = []
+    session = await ordered(desk, keys)
+    rt = session.runtime
+    assert await rt.peek(keys[0]) is None
+    assert await rt.resolve(keys[0], **given) == Accepted()  # pyright: ignore[reportArgumentType] - one of three
+    for late in ({"value": 9}, {"error": Err(code="x", message="y")}, {"cancel": True}):
+        assert await rt.resolve(keys[0].text, **late) == AlreadyResolved(first)  # pyright: ignore[reportArgumentType]
+    assert await rt.peek(keys[0]) == first
+    await status(session, "idle")
+    [result] = outputs(await session.history())
+    assert result == output if output is not None else result["code"] == "tool_completion_cancelled"
+
+
+async def test_two_answers_at_once_and_a_failure_without_a_code_are_refused(desk: Desk) -> None:
+    keys: list[AwaitEventKey] = []
+    rt = (await ordered(desk, keys)).runtime
+    wrong = Err(code="x", message="y")
+    with pytest.raises(Error, match="a wait has one answer"):
+        await rt.resolve(keys[0], 1, error=wrong)
+    with pytest.raises(Error, match="a wait has one answer"):
+        await rt.resolve(keys[0], error=wrong, cancel=True)
+    with pytest.raises(Error, match="a failure needs a code"):
+        await rt.resolve(keys[0], error=Err(code=" ", message="y"))
+    assert await rt.peek(keys[0]) is None
+
+
+# --- who may answer ---------------------------------------------------------------------------------------------
+
+
+async def test_revoked_foreign_deleted_and_forged_keys_are_one_refusal(desk: Desk, new_store: NewStore) -> None:
+    keys: list[AwaitEventKey] = []
+    session = await ordered(desk, keys)
+    rt, key = session.runtime, keys[0]
+    async with Runtime(new_store(), tenant="other", worker=False) as other:
+        await refused(other, key)
+    elsewhere = signed_key(b"x" * 32, key.scope, key.wait)
+    never_made = signed_key(await rt.secrets.get("promises"), key.scope.replace("s", "z"), key.wait)
+    for forged in (elsewhere, never_made, replace(key, signature=""), key.text[:-1], key.text + "=", None, 7, b"x"):
+        await refused(rt, forged)
+    assert await session.revoke_keys() is True
+    assert await session.revoke_keys() is False
+    await refused(rt, key)
+    await refused(rt, key.text)
+    await status(session, "idle")
+    [result] = outputs(await session.history())
+    assert result["code"] == "tool_completion_cancelled"
+
+
+async def test_later_turns_have_keys_of_their_own_after_a_revocation(desk: Desk) -> None:
+    keys: list[AwaitEventKey] = []
+    session = await ordered(desk, keys)
+    await session.revoke_keys()
+    await status(session, "idle")
+    sent = await session.send("again")
+    await parked(session.runtime, session)
+    await refused(session.runtime, keys[0])
+    assert await session.runtime.resolve(keys[1], "there") == Accepted()
+    await sent.result(5)
+    assert outputs(await session.history())[-1] == "there"
+
+
+async def test_deleting_a_session_revokes_its_keys_also_for_its_namesake(desk: Desk) -> None:
+    keys: list[AwaitEventKey] = []
+    session = await ordered(desk, keys)
+    rt = session.runtime
+    assert await session.delete()
+    await refused(rt, keys[0])
+    again = await rt.session("s", agent="a")
+    await again.send("go")
+    await parked(rt, again)
+    await refused(rt, keys[0])
+    assert await rt.resolve(keys[1], 1) == Accepted()
+
+
+async def test_waits_of_a_session_can_be_cancelled_and_it_goes_on(desk: Desk) -> None:
+    keys: list[AwaitEventKey] = []
+    session = await ordered(desk, keys)
+    assert await session.cancel_waits() == 1
+    assert await session.cancel_waits() == 0
+    await status(session, "idle")
+    assert await session.runtime.resolve(keys[0], 1) == AlreadyResolved(Cancelled())
+    [result] = outputs(await session.history())
+    assert result["code"] == "tool_completion_cancelled"
+
+
+@pytest.mark.parametrize(("policy", "seen"), [("cancel_external_work", Cancelled()), ("ignore", None)])
+async def test_who_works_on_a_cancelled_call_can_see_it_unless_the_tool_says_ignore(
+    desk: Desk, policy: str, seen: object
+) -> None:
+    keys: list[AwaitEventKey] = []
+    session = await ordered(desk, keys, policy)
+    store = session.runtime.store
+    await session.cancel()
+    await status(session, "idle")
+    state = await store.peek(keys[0].key_id)
+    assert (state.resolution if state else None) == seen
+    assert await session.runtime.resolve(keys[0], 1) == AlreadyResolved(Cancelled())
+
+
+async def test_the_keys_of_a_turn_cancel_it_and_tell_its_end(desk: Desk) -> None:
+    keys: list[AwaitEventKey] = []
+    rt = await desk.open(ScriptedModel(call("order"), say("ok")), ordering(keys), tuning=HURRIED)
+    session = await rt.session("s", agent="a")
+    first, second = await session.send("go"), await session.send("next in line")
+    await parked(rt, session)
+    gate, end = await second.cancel_key(), await second.terminal_key()
+    assert (await rt.peek(gate), await rt.peek(end)) == (None, None)
+    with pytest.raises(Error, match="told by the turn alone"):
+        await rt.resolve(end, 1)
+    assert await rt.resolve(gate.text, "no longer needed") == Accepted()
+    assert await rt.resolve(gate, cancel=True) == AlreadyResolved(Cancelled())
+    assert await rt.peek(gate) == Cancelled()
+    await rt.resolve(keys[0], 1)
+    result = await second.result(5)
+    assert (result.reason, result.message) == ("cancelled", "no longer needed")
+    assert await rt.peek(end) == Cancelled()
+    assert await rt.peek(await first.terminal_key()) == Ok(value={"status": "finished"})
+    assert await rt.resolve(await first.cancel_key()) == AlreadyResolved(Ok(value={"status": "finished"}))
+
+
+# --- fuzz -------------------------------------------------------------------------------------------------------
+
+
+def _changed(text: str, at: int, char: str) -> str:
+    at %= len(text)
+    return text[:at] + char + text[at + 1 :]
+
+
+hostile = st.one_of(
+    st.text(max_size=300),
+    st.binary(max_size=200).map(lambda raw: urlsafe_b64encode(raw).decode()),
+    st.recursive(st.none() | st.text(max_size=5), lambda x: st.lists(x) | st.dictionaries(st.text(max_size=5), x)).map(
+        lambda value: urlsafe_b64encode(str(value).replace("'", '"').encode()).decode()
+    ),
+    st.integers(min_value=1, max_value=40_000).map(lambda n: urlsafe_b64encode(b"[" * n).decode()),
+)
+
+
+async def test_nothing_but_the_key_itself_is_ever_accepted(desk: Desk, caplog: pytest.LogCaptureFixture) -> None:
+    keys: list[AwaitEventKey] = []
+    session = await ordered(desk, keys)
+    rt, key = session.runtime, keys[0]
+    text = key.text
+    loop = asyncio.get_running_loop()
+    tried: list[object] = []
+
+    @settings(max_examples=50, deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow])
+    @given(
+        hostile,
+        st.integers(min_value=0),
+        st.characters(codec="utf-8"),
+        st.integers(min_value=0, max_value=len(text) - 1),
+        st.text(max_size=80),
+    )
+    def attack(junk: str, at: int, char: str, cut: int, field: str) -> None:
+        tried.extend(
+            (
+                junk,
+                _changed(text, at, char),
+                text[:cut],
+                text[:cut] + junk + text[cut:],
+                replace(key, signature=field),
+                replace(key, scope=field),
+                replace(key, key_id=PromiseId(field)),
+                replace(key, wait=Custom(key=field or "x")),
+                replace(key, wait=ToolCompletion(call_id=field if field.strip() else "x", attempt=2)),
+                unsigned_key(key.scope, key.wait),
+            )
+        )
+
+    await loop.run_in_executor(None, attack)
+    with caplog.at_level(logging.DEBUG):
+        for forged in tried:
+            if forged in (text, key):
+                continue
+            await refused(rt, forged)
+    assert await rt.peek(key) is None
+    assert key.signature not in caplog.text
+    assert await rt.resolve(text, "real") == Accepted()
+    for replayed in (text, key, key.text):
+        assert await rt.resolve(replayed, "again") == AlreadyResolved(Ok(value="real"))
+
+
+def test_there_is_one_spelling_of_a_key() -> None:
+    key = signed_key(b"s" * 32, "default:s:t", Custom(key="go"))
+    raw = urlsafe_b64decode(key.text + "=" * (-len(key.text) % 4))
+    spaced = urlsafe_b64encode(raw.replace(b'":"', b'": "', 1)).decode().rstrip("=")
+    more = urlsafe_b64encode(raw[:-1] + b',"x":1}').decode().rstrip("=")
+    deep = urlsafe_b64encode(raw[:-1] + b',"x":' + b"[" * 900 + b"]" * 900 + b"}").decode().rstrip("=")
+    assert AwaitEventKey.parse(key.text) == key
+    for other in (
+        spaced,
+        more,
+        deep,
+        key.text + "=",
+        key.text + "\n",
+        " " + key.text,
+        key.text[:9] + "!" + key.text[9:],
+    ):
+        with pytest.raises(Error) as caught:
+            AwaitEventKey.parse(other)
+        assert told(caught.value) == ONE_ANSWER
+
+
+def test_a_key_that_is_printed_is_worth_nothing() -> None:
+    key = signed_key(b"s" * 32, "default:s:t", Custom(key="go"))
+    for shown in (repr(key), str(key), f"{key}", f"{[key]}", f"{Error(Code.INVALID_ARGUMENT, 'x', key=key)!r}"):
+        assert key.signature not in shown
+    assert key.key_id in repr(key)
+
+
+# --- many at once -----------------------------------------------------------------------------------------------
+
+
+def _answer_many(url: str, key: str, first: int, count: int) -> list[object]:
+    async def answer() -> list[object]:
+        async with Runtime(url, worker=False) as rt:
+            return list(await asyncio.gather(*(rt.resolve(key, n) for n in range(first, first + count))))
+
+    return asyncio.run(answer())
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """A store that several processes can open."""
+    return f"sqlite:///{tmp_path / 's.db'}" if request.param == "sqlite" else request.getfixturevalue("postgres_url")
+
+
+@pytest.mark.timeout(120)
+async def test_sixty_four_answers_from_four_processes_and_one_is_the_first(url: str) -> None:
+    keys: list[AwaitEventKey] = []
+    agent = Agent("a", model=ScriptedModel(call("order"), say("ok")), tools=[ordering(keys)])
+    async with Runtime(url, agents=[agent], tuning=Tuning(patience_s=0.0)) as rt:
+        session = await rt.session("s", agent="a")
+        sent = await session.send("go")
+        await parked(rt, session)
+        loop = asyncio.get_running_loop()
+        with multiprocessing.get_context("spawn").Pool(4) as pool:
+            found = await loop.run_in_executor(None, _from_four, pool, url, keys[0].text)
+        await sent.result(10)
+        [winner] = outputs(await session.history())
+        assert found.count(Accepted()) == 1
+        assert found.count(AlreadyResolved(Ok(value=winner))) == 63
+
+
+def _from_four(pool: Pool, url: str, key: str) -> list[object]:
+    answers = pool.starmap(_answer_many, [(url, key, 16 * n, 16) for n in range(4)])
+    return [one for some in answers for one in some]
+
+
+async def test_a_timeout_and_an_answer_race_for_one_promise(desk: Desk) -> None:
+    keys: list[AwaitEventKey] = []
+
+    @tool
+    async def order(ctx: ToolContext) -> PendingCompletion:
+        """Order."""
+        keys.append(await ctx.completion_key())
+        return ctx.pending(deadline="20ms")
+
+    rt = await desk.open(ScriptedModel(call("order"), say("ok")), order)
+    session = await rt.session("s", agent="a")
+    sent = await session.send("go")
+    await recorded(session, "<c1.0.1")
+    await asyncio.sleep(0.02)
+    answered = await rt.resolve(keys[0], "just in time")
+    await sent.result(5)
+    [result] = outputs(await session.history())
+    if answered == Accepted():
+        assert result == "just in time"
+    else:
+        assert answered == AlreadyResolved(TimedOut())
+        assert result["code"] == "tool_completion_timeout"
