@@ -91,6 +91,14 @@ MUTANTS = [
         f"{STORES}::TestPostgres::test_what_is_taken_under_a_lapsed_lease_is_not_taken_away_at_once",
     ),
     Mutant(
+        "a release that a migration has left behind works on a file",
+        "store/sqlite/migrate.py",
+        "        if works_from > len(known):",
+        "        if False:",
+        "tests/compat/test_rolling_upgrade.py::"
+        "test_after_the_contraction_the_old_release_is_refused_and_the_one_between_is_not[sqlite]",
+    ),
+    Mutant(
         "a turn that was parked counts as one that kills",
         "store/postgres/queries.sql",
         "    takeovers = CASE WHEN o.previous IS NULL THEN 0 ELSE s.takeovers END",

@@ -11,10 +11,11 @@ import pytest
 
 from perdure.errors import Code, Error
 from perdure.ids import DEFAULT_TENANT, SessionId, WorkerId, session_stream
-from perdure.store.postgres import PostgresStore, schema
+from perdure.store.postgres import PostgresStore
 from perdure.store.postgres.address import parse
 from perdure.store.postgres.driver import Cells, Connection, dial
-from perdure.store.postgres.schema import SCHEMA_VERSION, Migration, migrations, queries, schema_script
+from perdure.store.postgres.schema import SCHEMA_VERSION, migrations, queries, schema_script
+from perdure.store.release import Migration, Release
 from tests.postgres import Server
 from tests.unit.store.parties import RealClock, entry, owned, plan
 
@@ -78,33 +79,20 @@ async def test_every_named_statement_fits_the_schema(admin: Connection, store: P
 # --- going forward
 
 
-LATER = Migration(2, "0002_later", "ALTER TABLE perdure.workers ADD COLUMN load int", works_from=1)
+def next_release(sql: str = "ALTER TABLE perdure.workers ADD COLUMN load int", works_from: int = 1) -> Release:
+    """One that makes one more migration."""
+    return Release(later=(Migration(2, "0002_later", sql, works_from),))
 
 
-def later(monkeypatch: pytest.MonkeyPatch, works_from: int = 1) -> None:
-    """From now on this process knows one more migration."""
-    known = schema.migrations
-
-    def more(name: str = "perdure") -> tuple[Migration, ...]:
-        sql = LATER.sql.replace("perdure.", f"{name}.")
-        return (*known(name), Migration(2, LATER.name, sql, works_from))
-
-    monkeypatch.setattr("perdure.store.postgres.migrate.migrations", more)
-
-
-async def test_old_and_new_code_share_a_store_through_a_migration(
-    postgres_url: str, store: PostgresStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_old_and_new_code_share_a_store_through_a_migration(postgres_url: str, store: PostgresStore) -> None:
     claim = await owned(store, "one", ANN)
     await store.append(plan(claim, ANN, 1, entry("before")))
-    later(monkeypatch)
-    new = PostgresStore(postgres_url, RealClock())
+    new = PostgresStore(postgres_url, RealClock(), release=next_release())
     await new.open()
     assert (await new.schema()).version == 2
     await store.append(plan(claim, ANN, 2, entry("after")))
     await store.register(WorkerId("bob"), pid=1, version="1", now=0)
     assert len(await new.read(claim.stream)) == 3
-    monkeypatch.undo()
     old = PostgresStore(postgres_url, RealClock())
     await old.open()
     assert [worker.id for worker in await old.workers()] == ["ann", "bob"]
@@ -112,14 +100,10 @@ async def test_old_and_new_code_share_a_store_through_a_migration(
     await new.close()
 
 
-async def test_code_that_a_migration_leaves_behind_is_told(
-    postgres_url: str, store: PostgresStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    later(monkeypatch, works_from=2)
-    new = PostgresStore(postgres_url, RealClock())
+async def test_code_that_a_migration_leaves_behind_is_told(postgres_url: str, store: PostgresStore) -> None:
+    new = PostgresStore(postgres_url, RealClock(), release=next_release(works_from=2))
     await new.open()
     await new.close()
-    monkeypatch.undo()
     with pytest.raises(Error) as caught:
         await PostgresStore(postgres_url, RealClock()).open()
     assert caught.value.code is Code.STORE_NEWER
@@ -132,16 +116,9 @@ async def test_ten_processes_open_an_empty_database_at_once(postgres_url: str) -
     await asyncio.gather(*(store.close() for store in stores))
 
 
-async def test_a_migration_that_fails_changes_nothing(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    known = schema.migrations
-
-    def broken(name: str = "perdure") -> tuple[Migration, ...]:
-        return (*known(name), Migration(2, "0002_broken", "CREATE TABLE nonsense (", 1))
-
-    monkeypatch.setattr("perdure.store.postgres.migrate.migrations", broken)
+async def test_a_migration_that_fails_changes_nothing(postgres_url: str) -> None:
     with pytest.raises(Error):
-        await PostgresStore(postgres_url, RealClock()).open()
-    monkeypatch.undo()
+        await PostgresStore(postgres_url, RealClock(), release=next_release("CREATE TABLE nonsense (")).open()
     assert (await PostgresStore(postgres_url, RealClock()).schema()).version == 0
 
 

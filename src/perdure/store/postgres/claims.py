@@ -7,7 +7,6 @@ from perdure.ids import Fence, StreamId, WorkerId
 from perdure.store.postgres.leases import Leases, WorkerRow
 from perdure.store.postgres.tx import Session
 from perdure.store.protocol import Claim, Held
-from perdure.vocab.records import FORMAT
 
 
 async def find_worker(on: Session, worker: WorkerId) -> WorkerRow | None:
@@ -60,7 +59,7 @@ async def retire(on: Session, worker: WorkerId, *, remove: bool) -> None:
 
 async def claim(on: Session, leases: Leases, name: StreamId, worker: WorkerId) -> Claim | Held | None:
     """Take a stream that no live worker holds, or that this worker holds."""
-    taken = await on.one("claim_free", name, worker, FORMAT)
+    taken = await on.one("claim_free", name, worker, leases.format)
     if taken is not None:
         on.counters.commits += 1
         fence, last_seq, previous, parked = taken
@@ -76,10 +75,10 @@ async def claim(on: Session, leases: Leases, name: StreamId, worker: WorkerId) -
         # The owner's lease is looked at with its stream locked: an append that renews it comes before or after.
         if owner is not None and owner != worker and not leases.is_gone(await find_worker(on, owner)):
             return Held(owner)
-        if format > FORMAT:
+        if format > leases.format:
             raise Error(
                 Code.FORMAT_NEWER,
-                f"the stream has records of format {format}; this version reads up to {FORMAT}",
+                f"the stream has records of format {format}; this version reads up to {leases.format}",
                 hint="let a newer worker drive it, or upgrade this one",
                 stream=name,
             )
@@ -95,7 +94,7 @@ async def claim_idle(on: Session, leases: Leases, name: StreamId, worker: Worker
         if found is None:
             return None
         stream, owner, fence, _last_seq, format, active, parked = found
-        if active or parked or format > FORMAT:
+        if active or parked or format > leases.format:
             return None
         if owner is not None and not leases.is_gone(await find_worker(on, owner)):
             return None

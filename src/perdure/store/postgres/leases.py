@@ -13,6 +13,7 @@ from perdure.clock import Clock
 from perdure.ids import WorkerId
 from perdure.store.locks import WorkerLocks
 from perdure.store.protocol import WorkerInfo
+from perdure.vocab.records import FORMAT
 
 RENEWAL_PAUSE_MS = 1_000
 
@@ -40,7 +41,8 @@ class WorkerRow:
 class Leases:
     """Leases of this process's workers, and the locks that prove the death of those on this machine."""
 
-    def __init__(self, clock: Clock, lease_ms: int, boot: str) -> None:
+    def __init__(self, clock: Clock, lease_ms: int, boot: str, format: int = FORMAT) -> None:
+        self.format = format  # what has newer records is not claimed
         self.boot = boot
         self.lease_ms = lease_ms
         self.locks: WorkerLocks | None = None

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 
 from perdure.errors import Code, Error
 from perdure.store.postgres.address import Address
-from perdure.store.postgres.schema import Migration, migrations
+from perdure.store.postgres.schema import migrations
 from perdure.store.postgres.tx import Session
+from perdure.store.release import THIS, Migration, Release
 from perdure.store.steps import SchemaState, Step
 
 
@@ -51,13 +52,13 @@ async def read_version(on: Session) -> Version:
     return Version(version, works_from, id)
 
 
-async def prepare(on: Session, address: Address) -> Version:
+async def prepare(on: Session, address: Address, release: Release = THIS) -> Version:
     """Check that the database is a store of ours (or none yet) which we may write, and migrate it forward.
 
     Raises:
         Error: `store_read_only`, `store_not_ours`, `store_newer` or `store_access_denied`.
     """
-    known = migrations(address.schema)
+    known = migrations(address.schema, release)
     await _refuse_replica(on, address)
     found = await look(on, address)
     if found.version < len(known):
@@ -72,13 +73,13 @@ async def prepare(on: Session, address: Address) -> Version:
     return found
 
 
-async def schema_state(on: Session, address: Address) -> SchemaState:
+async def schema_state(on: Session, address: Address, release: Release = THIS) -> SchemaState:
     """How far a database is. Nothing is changed.
 
     Raises:
         Error: `store_not_ours` or `store_newer`.
     """
-    known = migrations(address.schema)
+    known = migrations(address.schema, release)
     found = await look(on, address)
     if found.works_from > len(known):
         raise _newer(address, found, len(known))

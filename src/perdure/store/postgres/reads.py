@@ -19,7 +19,7 @@ from perdure.store.postgres.schema import SCHEMA_VERSION
 from perdure.store.postgres.tx import Session
 from perdure.store.protocol import Diagnosis, InboxRow, Loaded, StreamInfo
 from perdure.vocab.promises import PromiseState
-from perdure.vocab.records import FORMAT, Row
+from perdure.vocab.records import Row
 
 _MAX = sys.maxsize
 _WORKER_CELLS = 9
@@ -38,7 +38,7 @@ class Asked:
 async def claimable(on: Session, leases: Leases, asked: Asked) -> tuple[StreamId, ...]:
     """Streams with work that nobody alive holds, or that this worker holds and does not drive."""
     alive = [row.id for row in await list_workers(on) if row.id != asked.worker and not leases.is_gone(row)]
-    found = await on.all("claimable", asked.now, FORMAT, asked.worker, alive, asked.tenant, asked.limit)
+    found = await on.all("claimable", asked.now, leases.format, asked.worker, alive, asked.tenant, asked.limit)
     return tuple(stream for (stream,) in found)
 
 

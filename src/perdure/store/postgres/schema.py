@@ -6,21 +6,13 @@ They are written for the schema `perdure`; a store that lives in another one get
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import cache
 from importlib.resources import files
 
+from perdure.store.release import THIS, Migration, Release
+
 DEFAULT_SCHEMA = "perdure"
-
-
-@dataclass(frozen=True, slots=True)
-class Migration:
-    """One step forward. Code that knows schema `works_from` or later can work with its result."""
-
-    number: int
-    name: str
-    sql: str
-    works_from: int
 
 
 def _text(name: str) -> str:
@@ -56,16 +48,10 @@ _MIGRATIONS = ("0001_init.sql",)
 
 
 @cache
-def migrations(schema: str = DEFAULT_SCHEMA) -> tuple[Migration, ...]:
-    """The migrations in order; the number of the last one is the schema version."""
-    return tuple(_migration(name, schema) for name in _MIGRATIONS)
-
-
-def _migration(name: str, schema: str) -> Migration:
-    text = _text(f"migrations/{name}")
-    found = re.search(r"^-- .*Works with code from schema (\d+) on\.", text, re.MULTILINE)
-    assert found is not None, f"{name} does not say which code can work with it"
-    return Migration(int(name[:4]), name.removesuffix(".sql"), _placed(text, schema), int(found[1]))
+def migrations(schema: str = DEFAULT_SCHEMA, release: Release = THIS) -> tuple[Migration, ...]:
+    """The migrations of a release in order; the number of the last one is its schema version."""
+    known = (*(Migration.of(name, _text(f"migrations/{name}")) for name in _MIGRATIONS), *release.later)
+    return tuple(replace(migration, sql=_placed(migration.sql, schema)) for migration in known)
 
 
 SCHEMA_VERSION = len(_MIGRATIONS)

@@ -45,6 +45,7 @@ from perdure.store.protocol import (
     StreamInfo,
     WorkerInfo,
 )
+from perdure.store.release import THIS, Release
 from perdure.store.steps import SchemaState
 from perdure.vocab.promises import PromiseState, Resolution
 from perdure.vocab.records import Row
@@ -62,11 +63,12 @@ class PostgresStore:
     A store belongs to one event loop and does not survive `os.fork`: every call in the child is refused.
     """
 
-    def __init__(self, url: str, clock: Clock, *, lease_ms: int = 10_000) -> None:
+    def __init__(self, url: str, clock: Clock, *, lease_ms: int = 10_000, release: Release = THIS) -> None:
         self.counters = Counters()
         self.address = parse(url)
         self._clock = clock
-        self._leases = Leases(clock, lease_ms, boot_id())
+        self._release = release
+        self._leases = Leases(clock, lease_ms, boot_id(), release.format)
         self._connections: Connections | None = None
         self._news: News | None = None
         self._appends = Lane(self._commit_appends)
@@ -84,7 +86,7 @@ class PostgresStore:
         connections = Connections(self.address, self.counters)
         try:
             async with connections.borrow() as session:
-                version = await prepare(session, self.address)
+                version = await prepare(session, self.address, self._release)
                 news = News(connections, version.id)
                 await news.open(session)
         except TROUBLE as problem:
@@ -105,7 +107,7 @@ class PostgresStore:
         connections = Connections(self.address, self.counters)
         try:
             async with connections.borrow() as session:
-                return await schema_state(session, self.address)
+                return await schema_state(session, self.address, self._release)
         except TROUBLE as problem:
             raise failure(problem, self.address.shown) from problem
         finally:

@@ -7,7 +7,6 @@ from perdure.ids import Fence, StreamId, WorkerId
 from perdure.store.protocol import Claim, Held
 from perdure.store.sqlite.leases import WorkerRow
 from perdure.store.sqlite.tx import Statements, Tx
-from perdure.vocab.records import FORMAT
 
 
 def find_worker(tx: Statements, worker: WorkerId) -> WorkerRow | None:
@@ -70,10 +69,10 @@ def claim(tx: Tx, name: StreamId, worker: WorkerId) -> Claim | Held | None:
     stream, owner, fence, last_seq, format, _active, parked = found
     if owner is not None and owner != worker and not tx.leases.is_gone(find_worker(tx, owner)):
         return Held(owner)
-    if format > FORMAT:
+    if format > tx.leases.format:
         raise Error(
             Code.FORMAT_NEWER,
-            f"the stream has records of format {format}; this version reads up to {FORMAT}",
+            f"the stream has records of format {format}; this version reads up to {tx.leases.format}",
             hint="let a newer worker drive it, or upgrade this one",
             stream=name,
         )
@@ -85,7 +84,7 @@ def claim(tx: Tx, name: StreamId, worker: WorkerId) -> Claim | Held | None:
 def claim_idle(tx: Tx, name: StreamId, worker: WorkerId) -> Fence | None:
     """Take a stream on which nothing runs and which nobody alive holds, not even this worker."""
     stream, owner, fence, _last_seq, format, active, parked = tx.one("stream_ownership", (name,))
-    if active or parked or format > FORMAT:
+    if active or parked or format > tx.leases.format:
         return None
     if owner is not None and not tx.leases.is_gone(find_worker(tx, owner)):
         return None

@@ -8,6 +8,7 @@ from perdure.clock import Clock
 from perdure.ids import WorkerId
 from perdure.store.locks import WorkerLocks
 from perdure.store.protocol import WorkerInfo
+from perdure.vocab.records import FORMAT
 
 RENEWAL_PAUSE_MS = 1_000
 
@@ -29,7 +30,8 @@ class WorkerRow:
 class Leases:
     """Leases run on the monotonic clock of one boot, so that setting the wall clock expires nothing."""
 
-    def __init__(self, clock: Clock, lease_ms: int, boot: str, locks: WorkerLocks) -> None:
+    def __init__(self, clock: Clock, lease_ms: int, boot: str, locks: WorkerLocks, format: int = FORMAT) -> None:
+        self.format = format  # what has newer records is not claimed
         self.boot = boot
         self.locks = locks
         self._clock = clock

@@ -6,13 +6,14 @@ import random
 import sqlite3
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Literal, TypeVar
 
 from perdure.errors import Code, Error
+from perdure.store.release import THIS, Migration, Release
 from perdure.store.sqlite.failures import LOCKED_AFTER_S, failure, is_busy
-from perdure.store.sqlite.schema import APPLICATION_ID, SCHEMA_VERSION, migration_names, migrations, statements
+from perdure.store.sqlite.schema import APPLICATION_ID, migrations, statements
 from perdure.store.steps import SchemaState, Step
 
 Synchronous = Literal["FULL", "NORMAL"]
@@ -84,11 +85,13 @@ def empty_wal(connection: sqlite3.Connection, *, limit_s: float = 5.0) -> bool:
     return False
 
 
-def prepare(path: Path, connection: sqlite3.Connection) -> None:
-    """Check that a file is a store of ours (or empty), put it in WAL mode and migrate it forward."""
-    version = patiently(lambda: _version(path, connection), path)
-    if version > SCHEMA_VERSION:
-        raise _newer(path, version)
+def prepare(path: Path, connection: sqlite3.Connection, release: Release = THIS) -> None:
+    """Check that a file is a store of ours (or empty), put it in WAL mode and migrate it forward.
+
+    A file that is ahead of us is used as it is, if it says that we can.
+    """
+    known = migrations(release)
+    patiently(lambda: _look(path, connection, known), path)
     mode = patiently(lambda: connection.execute("PRAGMA journal_mode = WAL").fetchone()[0], path)
     if mode != "wal":
         raise Error(
@@ -100,7 +103,7 @@ def prepare(path: Path, connection: sqlite3.Connection) -> None:
         )
     patiently(lambda: connection.execute("BEGIN IMMEDIATE"), path)  # also proves that we may write
     try:
-        _migrate(path, connection)
+        _migrate(path, connection, known)
         connection.execute("COMMIT")
     except BaseException:
         if connection.in_transaction:
@@ -108,44 +111,51 @@ def prepare(path: Path, connection: sqlite3.Connection) -> None:
         raise
 
 
-def inspect(path: Path) -> SchemaState:
+def inspect(path: Path, release: Release = THIS) -> SchemaState:
     """How far a file's schema is. Nothing is changed.
 
     Raises:
         Error: `store_not_ours` or `store_newer`.
     """
+    known = migrations(release)
     try:
         connection = connect(path, read_only=True)
         try:
-            version = _version(path, connection)
+            version, _ = _look(path, connection, known)
         finally:
             connection.close()
     except sqlite3.Error as problem:
         raise failure(problem, path) from problem
-    if version > SCHEMA_VERSION:
-        raise _newer(path, version)
-    left = zip(migration_names()[version:], migrations()[version:], strict=True)
-    return SchemaState(str(path), version, SCHEMA_VERSION, tuple(Step(name, sql) for name, sql in left))
+    left = tuple(Step(migration.name, migration.sql) for migration in known[version:])
+    return SchemaState(str(path), version, len(known), left)
 
 
-def _migrate(path: Path, connection: sqlite3.Connection) -> None:
-    version = _version(path, connection)  # again, under the lock: another process may have been here
-    if version > SCHEMA_VERSION:
-        raise _newer(path, version)
-    if version == SCHEMA_VERSION:
+def _migrate(path: Path, connection: sqlite3.Connection, known: Sequence[Migration]) -> None:
+    version, works_from = _look(path, connection, known)  # again, under the lock: another process may have been here
+    if version >= len(known):
         return
-    for script in migrations()[version:]:
-        for statement in statements(script):
+    for migration in known[version:]:
+        for statement in statements(migration.sql):
             connection.execute(statement)
+    works_from = max([works_from, *(migration.works_from for migration in known[version:])])
+    connection.execute("INSERT OR REPLACE INTO store (one, works_from) VALUES (1, ?)", (works_from,))
     connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-    connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+    connection.execute(f"PRAGMA user_version = {len(known)}")
 
 
-def _version(path: Path, connection: sqlite3.Connection) -> int:
+def _look(path: Path, connection: sqlite3.Connection, known: Sequence[Migration]) -> tuple[int, int]:
+    """The schema version of a file, and from which one on code can work with it; 0 and 0 for an empty one.
+
+    Raises:
+        Error: `store_not_ours`; `store_newer` if we are not among those that can.
+    """
     (application,) = connection.execute("PRAGMA application_id").fetchone()
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     if application == APPLICATION_ID:
-        return int(version)
+        works_from = _works_from(connection, version) if version else 0
+        if works_from > len(known):
+            raise _newer(path, version, works_from, len(known))
+        return version, works_from
     (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
     if application or version or tables:
         raise Error(
@@ -155,14 +165,19 @@ def _version(path: Path, connection: sqlite3.Connection) -> int:
             hint="choose another path for the store",
             path=str(path),
         )
-    return 0
+    return 0, 0
 
 
-def _newer(path: Path, version: int) -> Error:
+def _works_from(connection: sqlite3.Connection, version: int) -> int:
+    (told,) = connection.execute("SELECT count(*) FROM sqlite_master WHERE name = 'store'").fetchone()
+    return connection.execute("SELECT works_from FROM store").fetchone()[0] if told else version
+
+
+def _newer(path: Path, version: int, works_from: int, known: int) -> Error:
     return Error(
         Code.STORE_NEWER,
-        f"the store has schema version {version}; this version of perdure knows up to {SCHEMA_VERSION}",
-        because="a later version of perdure has opened it",
+        f"the store has schema version {version}; this version of perdure knows up to {known}",
+        because=f"it was changed by a later one, and only code from schema {works_from} on can use it",
         hint="upgrade perdure",
         path=str(path),
     )

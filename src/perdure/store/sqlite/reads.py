@@ -17,7 +17,7 @@ from perdure.store.sqlite.log import find_row, log_rows
 from perdure.store.sqlite.schema import SCHEMA_VERSION
 from perdure.store.sqlite.tx import Cells, Statements
 from perdure.vocab.promises import PromiseState
-from perdure.vocab.records import FORMAT, Row
+from perdure.vocab.records import Row
 
 _MAX = sys.maxsize
 _NO_LIMIT = -1
@@ -38,7 +38,7 @@ def claimable(on: Statements, leases: Leases, asked: Asked) -> tuple[StreamId, .
     alive = [row.id for row in list_workers(on) if row.id != asked.worker and not leases.is_gone(row)]
     values = {
         "now": asked.now,
-        "format": FORMAT,
+        "format": leases.format,
         "worker": asked.worker,
         "alive": json.dumps(alive),
         "limit": asked.limit,
@@ -159,7 +159,7 @@ def check(on: Statements, leases: Leases) -> tuple[Diagnosis, ...]:
     return (
         _integrity(on),
         _references(on),
-        _pragma(on, "user_version", SCHEMA_VERSION, "schema"),
+        _schema(on),
         _pragma(on, "journal_mode", "wal", "write-ahead log"),
         _stuck(on, leases),
     )
@@ -170,6 +170,11 @@ def _integrity(on: Statements) -> Diagnosis:
     if found == ["ok"]:
         return Diagnosis("ok", "integrity", "every page and index is sound")
     return Diagnosis("fail", "integrity", "; ".join(found))
+
+
+def _schema(on: Statements) -> Diagnosis:
+    (version,) = on.connection.execute("PRAGMA user_version").fetchone()
+    return Diagnosis("ok" if version >= SCHEMA_VERSION else "fail", "schema", f"{version}, expected {SCHEMA_VERSION}")
 
 
 def _references(on: Statements) -> Diagnosis:

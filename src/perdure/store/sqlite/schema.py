@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from importlib.resources import files
 
+from perdure.store.release import THIS, Migration, Release
+
 APPLICATION_ID = int.from_bytes(b"PERD")
 
 
@@ -31,14 +33,9 @@ def schema() -> str:
 _MIGRATIONS = ("0001_init.sql",)
 
 
-def migrations() -> tuple[str, ...]:
-    """The migration scripts in order; the number of the last one is the schema version."""
-    return tuple(_text(f"migrations/{name}") for name in _MIGRATIONS)
-
-
-def migration_names() -> tuple[str, ...]:
-    """What each migration is called."""
-    return tuple(name.removesuffix(".sql") for name in _MIGRATIONS)
+def migrations(release: Release = THIS) -> tuple[Migration, ...]:
+    """The migrations of a release in order; the number of the last one is its schema version."""
+    return (*(Migration.of(name, _text(f"migrations/{name}")) for name in _MIGRATIONS), *release.later)
 
 
 QUERIES = _named(_text("queries.sql"))

@@ -1,5 +1,11 @@
 -- The schema as all migrations leave it, for reading. A test proves them equal.
 
+-- Which code can work with this file: schema version is `user_version`, and code must know `works_from` at least.
+CREATE TABLE store (
+    one INTEGER PRIMARY KEY CHECK (one = 1),
+    works_from INTEGER NOT NULL
+);
+
 -- takeovers: how often it was taken from a worker that did not give it back, while its last owned record was stuck_seq.
 CREATE TABLE streams (
     id INTEGER PRIMARY KEY,

@@ -30,6 +30,7 @@ from perdure.store.protocol import (
     StreamInfo,
     WorkerInfo,
 )
+from perdure.store.release import THIS, Release
 from perdure.store.sqlite import admissions, appends, claims, reads
 from perdure.store.sqlite.failures import failure
 from perdure.store.sqlite.leases import Leases, WorkerRow
@@ -56,14 +57,21 @@ class SqliteStore:
     """
 
     def __init__(
-        self, path: str | Path, clock: Clock, *, lease_ms: int = 10_000, synchronous: Synchronous = "FULL"
+        self,
+        path: str | Path,
+        clock: Clock,
+        *,
+        lease_ms: int = 10_000,
+        synchronous: Synchronous = "FULL",
+        release: Release = THIS,
     ) -> None:
         self.counters = Counters()
         self.path = Path(path)
         self._clock = clock
         self._synchronous: Synchronous = synchronous
         self._locks = WorkerLocks(self.path.with_name(f"{self.path.name}-workers"))
-        self._leases = Leases(clock, lease_ms, boot_id(), self._locks)
+        self._release = release
+        self._leases = Leases(clock, lease_ms, boot_id(), self._locks, release.format)
         self._writer: Writer | None = None
         self._readers: Readers | None = None
         self._forked = False
@@ -101,7 +109,7 @@ class SqliteStore:
     def _connect(self) -> sqlite3.Connection:
         connection = connect(self.path, synchronous=self._synchronous)
         try:
-            prepare(self.path, connection)
+            prepare(self.path, connection, self._release)
         except BaseException:
             connection.close()
             raise

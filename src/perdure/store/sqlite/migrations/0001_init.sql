@@ -1,4 +1,11 @@
--- 0001 init: streams and what belongs to them. Everything but `workers` and `graves` goes when its stream goes.
+-- 0001 init: streams and what belongs to them. Works with code from schema 1 on.
+-- Everything but `store`, `workers` and `graves` goes when its stream goes.
+
+-- Which code can work with this file: schema version is `user_version`, and code must know `works_from` at least.
+CREATE TABLE store (
+    one INTEGER PRIMARY KEY CHECK (one = 1),
+    works_from INTEGER NOT NULL
+);
 
 -- takeovers: how often it was taken from a worker that did not give it back, while its last owned record was stuck_seq.
 CREATE TABLE streams (
