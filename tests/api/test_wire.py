@@ -118,6 +118,29 @@ RECORDS: list[tuple[records.Record, str]] = [
         records.RecordRedacted(seq=Seq(7), sha256="ab", origin="api"),
         '{"type":"record_redacted","seq":7,"sha256":"ab","origin":"api"}',
     ),
+    (
+        records.InputAdmitted(
+            input=InputId("i2"), turn=T, parts=(messages.Text(text="hi"),), mode="steer", source="web", joins=True
+        ),
+        '{"type":"input_admitted","input":"i2","turn":"t1","parts":[{"type":"text","text":"hi"}],"mode":"steer",'
+        '"source":"web","joins":true}',
+    ),
+    (
+        records.CancelRequested(turn=T, request="i2", superseded_by=InputId("i2")),
+        '{"type":"cancel_requested","turn":"t1","request":"i2","superseded_by":"i2"}',
+    ),
+    (
+        records.InputCancelled(
+            input=InputId("i2"), turn=T, key="k", origin="api", replaced_by=InputId("i3"), answered_in=TurnId("t3")
+        ),
+        '{"type":"input_cancelled","input":"i2","turn":"t1","key":"k","origin":"api","replaced_by":"i3",'
+        '"answered_in":"t3"}',
+    ),
+    (
+        records.SessionPaused(origin="maria", reason="look first"),
+        '{"type":"session_paused","origin":"maria","reason":"look first"}',
+    ),
+    (records.SessionResumed(origin="maria"), '{"type":"session_resumed","origin":"maria"}'),
 ]
 
 COMMANDS: list[tuple[e.Command, str]] = [

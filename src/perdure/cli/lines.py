@@ -35,10 +35,13 @@ from perdure.vocab.records import (
     EffectSettled,
     EffectStarted,
     InputAdmitted,
+    InputCancelled,
     OutcomeArrivedLate,
     RecordRedacted,
     Row,
     SessionOpened,
+    SessionPaused,
+    SessionResumed,
     TagsSet,
     TitleSet,
     ToolMembershipChanged,
@@ -133,8 +136,8 @@ class Reader:
         match fact.record:
             case SessionOpened(agent=agent):
                 return self._plain(fact, "session", agent, "opened")
-            case InputAdmitted(parts=parts):
-                return self._plain(fact, "input", "-", _quoted(parts))
+            case InputAdmitted(parts=parts, mode=mode, source=source):
+                return self._plain(fact, "input" if mode == "queue" else mode, source or "-", _quoted(parts))
             case TurnOpened(index=index):
                 self._turn, self._opened_at = index + 1, fact.at
                 self._started.clear()
@@ -151,12 +154,27 @@ class Reader:
                 return self._plain(fact, "cancel", origin or "-", one_line(reason) or "requested", "warn")
             case TurnEnded() as ended:
                 return self._end(fact, ended)
+            case _:
+                return self._from_outside(fact, fact.record)
+
+    def _from_outside(
+        self, fact: Fact, record: InputCancelled | SessionPaused | SessionResumed | TitleSet | TagsSet | RecordRedacted
+    ) -> Line:
+        """What somebody did to the session."""
+        match record:
             case TitleSet(title=title):
                 return self._plain(fact, "title", "-", f'"{one_line(title, 48)}"')
             case TagsSet(tags=tags):
                 return self._plain(fact, "tags", "-", one_line(", ".join(tags), 48) or "none")
             case RecordRedacted(seq=seq, origin=origin):
                 return self._plain(fact, "redact", origin or "-", f"what #{seq} said is gone", "warn")
+            case InputCancelled(origin=origin, reason=reason, replaced_by=other):
+                told = one_line(reason) or ("replaced by a later one" if other else "taken back")
+                return self._plain(fact, "input", origin or "-", told, "warn")
+            case SessionPaused(origin=origin, reason=reason):
+                return self._plain(fact, "pause", origin or "-", one_line(reason) or "paused", "warn")
+            case SessionResumed(origin=origin):
+                return self._plain(fact, "pause", origin or "-", "goes on")
 
     def _plain(self, fact: Fact, kind: str, name: str, result: str, tone: str = "") -> Line:
         return Line(fact.cursor.seq, fact.at, kind, name, result, tone, self._turn)

@@ -1,4 +1,6 @@
-"""Changes that no owner makes: names and tags, a redaction, a stream that comes as a whole. And why one is refused."""
+"""Changes that no owner makes: labels, a redaction, an intervention, a stream that comes as a whole. And why one is
+refused.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +9,7 @@ from dataclasses import dataclass
 from perdure.commit.plan import Entry
 from perdure.errors import Code, Error
 from perdure.ids import BlobHash, InputId, PromiseId, Seq, StreamId, TurnId
+from perdure.inbox.admit import Delivery
 from perdure.vocab.blobs import Blob
 from perdure.vocab.promises import Resolution
 
@@ -66,6 +69,32 @@ class NewStream:
     blobs: tuple[Blob, ...] = ()
     admissions: tuple[Remembered, ...] = ()
     label: Label = Label()
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """Since when nothing of a stream may be begun, and by whose will; `since` None: it may again."""
+
+    by: str
+    since: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Intervention:
+    """What somebody does from outside to the turn or the inbox of a stream, in one transaction: all of it or nothing.
+
+    `notes` are admitted records; one whose log key is taken is left out. `delivery` goes into the inbox; if it was
+    admitted before, nothing at all is done. `withdraw` takes inbox rows back: each must still wait, and with
+    `known_inbox` (the last row there was) nothing may have come behind them. `pause` pauses or resumes; if it is so
+    already, nothing is done. Pausing takes an idle stream from whoever holds it, so that nothing begins there.
+    """
+
+    stream: StreamId
+    delivery: Delivery | None = None
+    notes: tuple[Entry, ...] = ()
+    withdraw: tuple[int, ...] = ()
+    known_inbox: int | None = None
+    pause: Pause | None = None
 
 
 def check_admissions(new: NewStream) -> None:

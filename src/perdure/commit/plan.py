@@ -285,8 +285,9 @@ def inbox_gone(plan: Plan, inbox_id: int) -> Error:
     return Error(
         Code.COMMIT_CONFLICT,
         f"inbox row {inbox_id} does not wait for this stream; nothing was written",
-        because="it was consumed before, or belongs to another stream",
+        because="it was consumed before, taken back by its sender, or belongs to another stream",
         stream=plan.stream,
+        inbox=inbox_id,
     )
 
 

@@ -10,7 +10,9 @@ from perdure.errors import Code, Error
 from perdure.ids import BlobHash, Fence, InputId, PromiseId, StreamId, TurnId
 from perdure.inbox.items import Input, Item, LateOutcome, Wake, write
 from perdure.vocab.blobs import Blob
-from perdure.vocab.records import InputAdmitted
+from perdure.vocab.records import InputAdmitted, InputCancelled
+
+NOBODY = InputId("")
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,16 +76,50 @@ def content_admitted(record: InputAdmitted) -> str:
     if record.redacted:
         return record.content
     item = Input(
-        input=record.input, turn=record.turn, parts=record.parts, plugin_input=record.plugin_input, model=record.model
+        input=record.input,
+        turn=record.turn,
+        parts=record.parts,
+        plugin_input=record.plugin_input,
+        model=record.model,
+        mode=record.mode,
     )
     return content_of(item)
 
 
+def admitted(item: Input, turn: TurnId) -> InputAdmitted:
+    """The record of an input that a turn has taken: the one it asked for, or another that it joins."""
+    return InputAdmitted(
+        input=item.input,
+        turn=turn,
+        parts=item.parts,
+        key=item.key,
+        plugin_input=item.plugin_input,
+        model=item.model,
+        mode=item.mode,
+        source=item.source,
+        joins=turn != item.turn,
+    )
+
+
+def withdrawn(item: Input, *, origin: str, reason: str = "", by: Input | None = None) -> InputCancelled:
+    """The record of an input that no turn has taken, and none will: `by` took its place."""
+    return InputCancelled(
+        input=item.input,
+        turn=item.turn,
+        key=item.key,
+        origin=origin,
+        reason=reason,
+        replaced_by=by.input if by else NOBODY,
+        answered_in=by.turn if by else TurnId(""),
+    )
+
+
 def _content(item: Item) -> tuple[object, ...]:
     match item:
-        case Input(parts=parts, plugin_input=plugin_input, model=model):
+        case Input(parts=parts, plugin_input=plugin_input, model=model, mode=mode):
             said = ("input", parts, plugin_input) if plugin_input else ("input", parts)
-            return (*said, "model", model) if model else said
+            said = (*said, "model", model) if model else said
+            return (*said, "mode", mode) if mode != "queue" else said
         case LateOutcome(call=call, id=effect):
             return ("late_outcome", call, effect)
         case Wake(reason=reason):
@@ -129,8 +165,8 @@ def ids_of(item: Item) -> tuple[TurnId, InputId]:
 
 
 def is_news(item: Item) -> bool:
-    """Whether a parked stream is woken by it: everything except an input, which queues behind the turn."""
-    return not isinstance(item, Input)
+    """Whether a parked stream is woken by it: everything except an input that waits for the turn to go on or to end."""
+    return not isinstance(item, Input) or item.mode == "interrupt"
 
 
 def wake(stream: StreamId, promise: PromiseId, *, at: int) -> Delivery:

@@ -10,13 +10,15 @@ from perdure.codec import Json, encode
 from perdure.ids import CallId, EffectId, InputId, TurnId
 from perdure.vocab.messages import InputPart
 from perdure.vocab.outcomes import ToolOutput
+from perdure.vocab.records import InputMode
 from perdure.vocab.wire import Value, read_stored
 
 
 class Input(Value, frozen=True, tag="input"):
     """Somebody says something; a turn will answer it. The turn's id is minted here.
 
-    `model` is the one this turn runs on, if it is not the agent's own.
+    `model` is the one this turn runs on, if it is not the agent's own. An input of the same `merge_key` that is sent
+    while this one waits takes its place.
     """
 
     input: InputId
@@ -25,6 +27,9 @@ class Input(Value, frozen=True, tag="input"):
     key: str = ""
     plugin_input: dict[str, Json] | None = None
     model: str = ""
+    mode: InputMode = "queue"
+    source: str = ""
+    merge_key: str = ""
 
 
 class LateOutcome(Value, frozen=True, tag="late_outcome"):

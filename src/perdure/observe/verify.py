@@ -24,6 +24,7 @@ from perdure.vocab.records import (
     EffectSettled,
     EffectStarted,
     InputAdmitted,
+    InputCancelled,
     OutcomeArrivedLate,
     Record,
     RecordRedacted,
@@ -130,20 +131,13 @@ class _Reading:
                     yield f"#{row.seq}: the session is opened again"
             case InputAdmitted():
                 yield from self._admit(row, record)
+            case InputCancelled():
+                yield from self._withdraw(row, record)
             case RecordRedacted(seq=seq):
                 if not 1 <= seq < row.seq:
                     yield f"#{row.seq}: record {seq} is redacted, which does not stand before it"
-            case TurnOpened(turn=turn, index=index):
-                if turn not in self._asked:
-                    yield f"#{row.seq}: a turn begins that no input asked for"
-                if not 0 <= record.view_seq <= row.seq:
-                    yield f"#{row.seq}: the turn is shown what stands after it, from #{record.view_seq} on"
-                if self._open:
-                    yield f"#{row.seq}: a turn begins before the one before it has ended"
-                if index != self.turns:
-                    yield f"#{row.seq}: turn {index} begins, expected turn {self.turns}"
-                self.turns += 1
-                self._open = _Turn(turn)
+            case TurnOpened():
+                yield from self._begin(row, record)
             case TurnEnded():
                 yield from self._end(row, record)
             case EffectStarted() | EffectSettled() | OutcomeArrivedLate():
@@ -163,6 +157,18 @@ class _Reading:
             case EffectSettled():
                 yield from self._settle(row, record)
 
+    def _begin(self, row: Row, record: TurnOpened) -> Iterator[str]:
+        if record.turn not in self._asked:
+            yield f"#{row.seq}: a turn begins that no input asked for"
+        if not 0 <= record.view_seq <= row.seq:
+            yield f"#{row.seq}: the turn is shown what stands after it, from #{record.view_seq} on"
+        if self._open:
+            yield f"#{row.seq}: a turn begins before the one before it has ended"
+        if record.index != self.turns:
+            yield f"#{row.seq}: turn {record.index} begins, expected turn {self.turns}"
+        self.turns += 1
+        self._open = _Turn(record.turn)
+
     def _claim(self, row: Row, record: Record) -> Iterator[str]:
         key = key_of(record)
         if key is not None and key in self._keys:
@@ -175,11 +181,18 @@ class _Reading:
             yield f"#{row.seq}: input {record.input} was admitted before"
         if record.key and f"input:{record.key}" in self._keys:
             yield f"#{row.seq}: the input key {record.key!r} was used before"
-        if record.turn in self._asked:
+        if record.joins and (self._open is None or self._open.id != record.turn):
+            yield f"#{row.seq}: input {record.input} joins a turn that is not open"
+        if record.turn in self._asked and not record.joins:
             yield f"#{row.seq}: turn {record.turn} was asked for before"
         self._inputs.add(record.input)
         self._keys.add(f"input:{record.key}")
         self._asked.add(record.turn)
+
+    def _withdraw(self, row: Row, record: InputCancelled) -> Iterator[str]:
+        if record.input in self._inputs:
+            yield f"#{row.seq}: input {record.input} is cancelled after a turn took it"
+        self._inputs.add(record.input)
 
     def _start(self, row: Row, record: EffectStarted) -> Iterator[str]:
         assert self._open

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import AsyncIterator, Callable, Collection, Iterable
 from dataclasses import dataclass, field
+from typing import Literal
 
 from msgspec.structs import replace
 
@@ -52,6 +53,8 @@ class Agent:
     most. `tool_timeout` holds for tools that set none themselves, except resumable ones: these may wait for days.
     `max_iterations` bounds the model calls of one turn; after it the model is asked once more, without tools.
     `view_bytes` bounds how much of the conversation the model is shown, whole turns at a time, newest first.
+    `queue` says what becomes of inputs that wait for a turn to end: each gets a turn of its own ("one"), or all of them
+    are answered together by the next ("together").
     `locale` is the language tools should answer in, as a BCP 47 tag such as `uk-UA`.
 
     Raises:
@@ -68,6 +71,7 @@ class Agent:
     locale: str | None = None
     output: OutputType = None
     tool_timeout: float | str | None = None
+    queue: Literal["one", "together"] = "one"
     output_as: Output | None = field(init=False, repr=False)
     toolbox: Toolbox = field(init=False, repr=False)
     resolved: Model = field(init=False, repr=False)
@@ -76,6 +80,8 @@ class Agent:
         object.__setattr__(self, "name", check_agent_name(self.name))
         if self.max_iterations < 1:
             raise Error(Code.AGENT_INVALID, f"max_iterations must be at least 1, not {self.max_iterations}")
+        if self.queue not in ("one", "together"):
+            raise Error(Code.AGENT_INVALID, f'queue must be "one" or "together", not {self.queue!r:.40}')
         if not isinstance(self.instructions, str) and not callable(self.instructions):
             raise Error(
                 Code.AGENT_INVALID,

@@ -9,6 +9,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import cast
 
 from perdure.codec import decode, encode
@@ -16,6 +17,7 @@ from perdure.commit.changes import REDACTED
 from perdure.commit.plan import Plan, Receipt, Snapshot
 from perdure.errors import Code, Error
 from perdure.ids import EffectId, Seq, SessionId, StreamId, stream_names
+from perdure.inbox.admit import admitted
 from perdure.inbox.items import Input, LateOutcome, Wake
 from perdure.observe.events import Cursor, Delta, Live
 from perdure.observe.hub import QUEUE_LIMIT
@@ -34,6 +36,7 @@ from perdure.runtime.services import services_of
 from perdure.runtime.shared import Shared, TurnResult
 from perdure.runtime.transcript import Transcript
 from perdure.runtime.turns import TurnDriver
+from perdure.runtime.waiting import Waiting
 from perdure.session.fold import CODE, SessionState, cancel_of, fold, with_membership
 from perdure.store.protocol import Claim, InboxRow
 from perdure.tools.clients.surface import CallSurface, Clients
@@ -47,17 +50,20 @@ from perdure.vocab.outcomes import LlmCallOutcome
 from perdure.vocab.records import (
     CancelRequested,
     EffectSettled,
-    InputAdmitted,
     Limits,
     OutcomeArrivedLate,
     Record,
     Row,
+    SessionPaused,
+    SessionResumed,
     ToolMembershipChanged,
     TurnEnded,
     TurnOpened,
 )
 
 log = logging.getLogger("perdure.runtime")
+
+_REQUESTS = frozenset({"cancel_requested", "session_paused", "session_resumed"})
 
 SNAPSHOT_ROWS = 64
 """A snapshot is worth its bytes when a cold claim would otherwise fold this many rows."""
@@ -99,7 +105,8 @@ class Resident:
         self._deltas: list[Live] = []
         self._emitter = LiveEmitter(Audience(self._watched, self._tell, self._missed))
         self._offsets: dict[EffectId, int] = {}
-        self._taken: set[int] = set()
+        self._waiting = Waiting()
+        self._pause_seq = Seq(0)
         self._stale = False
         self.offered: Offer | None = None
         self._busy = False
@@ -113,6 +120,8 @@ class Resident:
         """Our facts are durable: fold them, and let the world see them."""
         for index, record in enumerate(records):
             self._fold(Seq(receipt.first_seq + index), record)
+            if (instead := self._waiting.joined(record)) is not None:
+                self._shared.results.leave(instead)  # whoever waits for it finds out where its answer will be
         if self._shared.hub.watched(self.stream):
             self._shared.hub.publish(self.stream, *rows_of(plan, receipt))
         if self._deltas and self._owned.settled:
@@ -123,9 +132,21 @@ class Resident:
         """Others wrote something into the log."""
         for row in rows:
             self._fold(row.seq, row.record)
-            if self.driver and isinstance(row.record, CancelRequested):
-                self.driver.learn(row.record)
+            self._learn(row)
         self._shared.hub.publish(self.stream, *rows)
+
+    def _learn(self, row: Row) -> None:
+        """What somebody wrote into the log may concern the running turn. Rows are seen in any order, and twice."""
+        if self.driver is None:
+            return
+        match row.record:
+            case CancelRequested() as request:
+                self.driver.learn(request)
+            case (SessionPaused() | SessionResumed()) as change if row.seq > self._pause_seq:
+                self._pause_seq = row.seq
+                self.driver.hold(paused=isinstance(change, SessionPaused))
+            case _:
+                pass
 
     def refused(self, error: Error) -> None:
         """The store refused an append."""
@@ -184,6 +205,7 @@ class Resident:
     async def _serve_one(self) -> bool:
         self._busy = self.state.open_turn is not None
         waiting = await self._shared.store.inbox(self.stream)
+        self._waiting.see(waiting)
         self._take_news(waiting)
         await self._refresh()
         agent = self._agent()
@@ -191,12 +213,15 @@ class Resident:
             self._busy = True
             await self._with_deps(agent, lambda deps: self._resume(agent, deps))
             return not self.parked
-        first = _first_input(waiting)
+        if self.state.paused:
+            await self._step_back()
+            return False
+        first = self._waiting.first()
         if first is not None:
             self._decline()  # somebody was first
         if self.stopping or (first is None and self.offered is None):
             await self._owned.durable()
-            self._taken.clear()
+            self._waiting.settled()
             return self.offered is not None and not self.stopping
         self._busy = True
         if first is None:
@@ -205,6 +230,12 @@ class Resident:
             row, item = first
             await self._with_deps(agent, lambda deps: self._begin(agent, item, row, deps))
         return not self.parked
+
+    async def _step_back(self) -> None:
+        """The session is paused between turns: give it up. Whoever resumes it makes it claimable."""
+        self._owned.flush(lease="release")
+        await self._owned.durable()
+        self.parked = True  # nothing of it is worth keeping in memory
 
     async def _with_deps(self, agent: Agent, serve: Callable[[TurnDeps], Awaitable[None]]) -> None:
         """Serve a turn with dependencies of its own; they live as long as it does in this process."""
@@ -260,9 +291,8 @@ class Resident:
     def _take_news(self, waiting: Iterable[InboxRow]) -> None:
         """Late outcomes and wakes enter the log at once, whatever the turn is doing."""
         for row in waiting:
-            if row.id in self._taken or isinstance(row.item, Input):
+            if isinstance(row.item, Input) or not self._waiting.take(row):
                 continue
-            self._taken.add(row.id)
             match row.item:
                 case LateOutcome(call=call, id=effect, tool=tool, output=output):
                     record = OutcomeArrivedLate(call=call, id=effect, tool=tool, output=output)
@@ -287,6 +317,7 @@ class Resident:
     # --- opening and resuming
 
     async def _begin(self, agent: Agent, item: Input, row: InboxRow, deps: TurnDeps) -> None:
+        self._waiting.take(row)
         if self._stuck and not cancel_of(self.state, item.turn):  # not even the beginning of a turn was recorded
             await self._seal(self._open(agent, item, "", row.id))
             return
@@ -330,14 +361,7 @@ class Resident:
             view_seq=Seq(self._owned.known_seq + 1) if view_seq is None else view_seq,
             limits=agent.limits if agent.limits != Limits() else None,
         )
-        said = InputAdmitted(
-            input=item.input,
-            turn=item.turn,
-            parts=item.parts,
-            key=item.key,
-            plugin_input=item.plugin_input,
-            model=item.model,
-        )
+        said = admitted(item, item.turn)
         if self._owned.settled and self.state.seq - self._snapshot_seq >= SNAPSHOT_ROWS:
             self._owned.snapshot(Snapshot(self.state.seq, CODE, encode(self.state)))
             self._snapshot_seq = self.state.seq
@@ -390,7 +414,9 @@ class Resident:
         driver = TurnDriver(turn, records, where, self._owned, self._around(agent, turn, deps))
         if request := cancel_of(self.state, turn.id):
             driver.learn(request)
+        driver.hold(paused=self.state.paused)
         self.driver = driver
+        self._interrupt()
         try:
             ended = await driver.run()
             if ended is not None:
@@ -400,6 +426,11 @@ class Resident:
             self._shared.results.leave(turn.id)
         self.driver = None
         self.parked = ended is None
+
+    def _interrupt(self) -> None:
+        """An input that interrupts ends whatever turn runs: when its sender looked, that may have been another."""
+        if self.driver and (request := self._waiting.interruption(self.driver.turn)):
+            self.driver.interrupt(request)
 
     async def _fetch(self, ref: AttachmentRef) -> bytes:
         store = self._shared.store
@@ -432,6 +463,7 @@ class Resident:
             secrets=shared.secrets,
             lounge=shared.lounge,
             opened_at=self._opened_at,
+            joining=partial(self._waiting.joining, together=agent.queue == "together"),
         )
 
     def _services(self, agent: Agent, turn: Turn) -> Services:
@@ -495,16 +527,17 @@ class Resident:
     # --- looking again while a turn runs
 
     async def look(self) -> None:
-        """Something changed in the store: a cancel request or a late outcome may be for the running turn."""
+        """Something changed in the store: a request, a late outcome or an input may be for the running turn."""
         if self.driver is None:
             return
         for row in await self._shared.store.read(self.stream, after=self._owned.known_seq):
-            if row.kind == "cancel_requested" and self.driver:
-                request = row.record
-                if isinstance(request, CancelRequested):
-                    self.driver.learn(request)
+            if row.kind in _REQUESTS:
+                self._learn(row)
         if self.driver:
-            self._take_news(await self._shared.store.inbox(self.stream))
+            waiting = await self._shared.store.inbox(self.stream)
+            self._waiting.see(waiting)
+            self._take_news(waiting)
+            self._interrupt()
             await self._refresh()
         if self.driver:
             await self.driver.look()
@@ -523,14 +556,6 @@ class Resident:
             await self.driver.drain()
         self._owned.flush(lease="release")
         await self._owned.durable()
-
-
-def _first_input(waiting: Iterable[InboxRow]) -> tuple[InboxRow, Input] | None:
-    for row in waiting:
-        item = row.item
-        if isinstance(item, Input):
-            return row, item
-    return None
 
 
 def last_answer(records: Iterable[Record]) -> LlmCallOutcome | None:

@@ -69,6 +69,7 @@ class Surroundings:
     secrets: Secrets
     lounge: Lounge
     opened_at: int
+    joining: Callable[[Turn], list[tuple[int, InputAdmitted]]]
 
 
 class Driven(Ledger, Protocol):

@@ -171,6 +171,8 @@ class Serving:
                 await resident.let_go()
             case Code.GATE_CLOSED | Code.LEASE_LOST:
                 self._again.add(stream)  # fold the log again: it says what happened
+            case Code.COMMIT_CONFLICT if problem is not None and "inbox" in problem.details:
+                self._again.add(stream)  # somebody took back an input that we were taking
             case _:
                 self._rest(stream, problem)
 

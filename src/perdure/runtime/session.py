@@ -5,22 +5,21 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from perdure.codec import Json, check_text, encode, to_json
-from perdure.commit.plan import Entry
 from perdure.effects.promises import SECRET, TurnScope, signed_key, unsigned_key
 from perdure.errors import Code, Error
 from perdure.ids import InputId, Seq, SessionId, StreamId, TurnId, check_id, session_stream
-from perdure.inbox.admit import Admitted, Conflict, Duplicate, delivery
-from perdure.inbox.items import Input, Wake
+from perdure.inbox.admit import NOBODY, Admission, Admitted, Delivery, Duplicate, delivery
+from perdure.inbox.items import Input
 from perdure.observe.events import Cursor, Delta, Event, Fact, OutputDelta, Progress
 from perdure.observe.follow import follow
 from perdure.observe.hub import Subscription
 from perdure.observe.pending import PendingItem, pending
 from perdure.observe.text import TextFlow
 from perdure.observe.why import Why, explain, sealed_turn
-from perdure.runtime import answers
+from perdure.runtime import answers, verbs
 from perdure.runtime.agent import find_model
 from perdure.runtime.archive import export
 from perdure.runtime.clock import short_id, uuid7
@@ -29,16 +28,19 @@ from perdure.runtime.parts import MAX_INPUT_BYTES, Content, said
 from perdure.runtime.resident import last_answer
 from perdure.runtime.shared import TurnResult, Waiter
 from perdure.runtime.transcript import Transcript
-from perdure.session.fold import CODE, SessionState, fold_all
+from perdure.runtime.verbs import CancelOutcome, Queued, Withdrawal
+from perdure.session.fold import SessionState
 from perdure.store.protocol import Claim, InboxRow, Resolved, StreamInfo
 from perdure.vocab.messages import Message
 from perdure.vocab.promises import AwaitEventKey, Custom, Err, TurnCancelGate, TurnTerminal, WaitIdentity, unknown_key
 from perdure.vocab.records import (
-    CancelRequested,
     InputAdmitted,
+    InputCancelled,
+    InputMode,
     Row,
     TurnEnded,
     TurnOpened,
+    input_key,
     open_key,
 )
 
@@ -47,12 +49,16 @@ if TYPE_CHECKING:
 
 MAX_REASON_BYTES = 4096
 
-CancelOutcome = Literal["requested", "already_requested", "completion_won", "unknown"]
+MODES = ("queue", "steer", "interrupt")
 
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """An input that is durable, and the turn that answers it."""
+    """An input that is durable, and the turn it asked for.
+
+    One that was steered into a running turn is answered by that one, and has no turn of its own; `result` and `events`
+    know.
+    """
 
     session: Session
     turn: TurnId
@@ -67,7 +73,7 @@ class Sent:
         """
         try:
             async with asyncio.timeout(timeout):
-                return await self.session.wait_for(self.turn)
+                return await self.session.wait_for(self.turn, self.input)
         except TimeoutError:
             raise Error(
                 Code.RESULT_TIMEOUT,
@@ -77,19 +83,24 @@ class Sent:
             ) from None
 
     async def events(self) -> AsyncIterator[Event]:
-        """The events of this turn, from its input to its end."""
-        begun = False
+        """The events of the turn that answers this input, from the moment it takes it to its end."""
+        begun, answered_in = False, self.turn
         async for event in self.session.events(after=await self._before()):
             match event:
-                case Delta(turn=turn) | Progress(turn=turn) | OutputDelta(turn=turn) if turn != self.turn:
+                case Delta(turn=turn) | Progress(turn=turn) | OutputDelta(turn=turn) if turn != answered_in:
                     continue
-                case Fact(record=InputAdmitted(turn=turn) | TurnOpened(turn=turn)) if turn == self.turn:
+                case Fact(record=InputAdmitted(input=self.input, turn=turn)):
+                    begun, answered_in = True, turn
+                case Fact(record=TurnOpened(turn=turn)) if turn == answered_in:
                     begun = True
+                case Fact(record=InputCancelled(input=self.input)):
+                    yield event
+                    return
                 case _:
                     pass
             if begun:
                 yield event
-            if isinstance(event, Fact) and isinstance(event.record, TurnEnded) and event.record.turn == self.turn:
+            if isinstance(event, Fact) and isinstance(event.record, TurnEnded) and event.record.turn == answered_in:
                 return
 
     async def _before(self) -> str:
@@ -99,6 +110,8 @@ class Sent:
         opened = await store.find(stream, open_key(self.turn))
         if opened:
             return str(Cursor(Seq(max(0, opened.seq - 2))))
+        if joined := await store.find(stream, input_key(self.input)):
+            return str(Cursor(Seq(joined.seq - 1)))
         return str(Cursor(info.last_seq if info else Seq(0)))
 
     async def cancel_key(self) -> AwaitEventKey:
@@ -164,6 +177,9 @@ class Session:
         key: str | None = None,
         model: str | None = None,
         plugin_input: Mapping[str, Json] | None = None,
+        mode: InputMode = "queue",
+        source: str = "",
+        merge_key: str | None = None,
     ) -> Sent:
         """Put an input into the session; durable when this returns. The same key and content again is the same input.
 
@@ -172,6 +188,12 @@ class Session:
         input, instead of the agent's own.
         `plugin_input` is for the host's own code: a JSON value per plugin, which the model never sees and which tools
         and providers read as `ctx.plugin_input(...)` for the length of the turn.
+
+        `mode` says where it goes if a turn is running. `"queue"`: it waits for its turn. `"steer"`: the model is shown
+        it the next time it is asked, in the turn that runs, or in the next one if that ends first; exactly once.
+        `"interrupt"`: the turn ends as cancelled, what it waits for is withdrawn, and a turn begins with this input,
+        ahead of what is queued. `source` is recorded: who or what sent it. With `merge_key`, it replaces an input of
+        the same mode and merge key that nobody has taken yet, which then has the same answer.
 
         Raises:
             Error: `input_key_conflict` if the key was used for something else; `input_too_large`; `invalid_text`;
@@ -183,6 +205,8 @@ class Session:
         rt.check_usable()
         if key is not None:
             key = check_id(key, what="the input key")
+        if mode not in MODES:
+            raise Error(Code.INVALID_ARGUMENT, f"mode={mode!r:.40} does not exist", hint=f"one of {', '.join(MODES)}")
         given = said(content)
         now = rt.clock.wall_ms()
         unique = uuid7(now)
@@ -193,6 +217,9 @@ class Session:
             key=key or "",
             plugin_input=_plugin_input(plugin_input),
             model=find_model(_named(model), rt.agents.values()).name if model is not None else "",
+            mode=mode,
+            source=_short_text(source, "the source"),
+            merge_key=check_id(merge_key, what="the merge key") if merge_key is not None else "",
         )
         attached = given.blobs or given.refers
         if key is None and not attached and await rt.hand(self.stream, item):
@@ -201,23 +228,51 @@ class Session:
         source = f"key:{key}" if key else f"in:{unique}"
         plain = delivery(self.stream, source, item, at=now, agent=self._agent)
         new = replace(plain, blobs=given.blobs, refers=given.refers)
-        serves = rt.takes_work and self._agent in rt.agents
-        claim_for = rt.worker_id if serves and not rt.has_in_hand(self.stream) else None
-        match await rt.store.admit(new, claim_for=claim_for):
+        match await self._put(new, item):
             case Admitted(fence=fence):
                 claim = Claim(self.stream, fence, Seq(0)) if fence is not None else None
                 rt.nudge(self.stream, claim)
+                if mode != "queue":
+                    await rt.tell(self.stream)  # the turn that runs should know
                 return Sent(self, item.turn, item.input)
             case Duplicate(turn=turn, input=input_id):
                 rt.nudge(self.stream)
                 return Sent(self, turn, input_id, duplicate=True)
-            case Conflict():
+            case _:
                 raise Error(
                     Code.INPUT_KEY_CONFLICT,
                     f"the key {key!r} was used before for another input",
                     hint="use a new key for new content, or send the same content again",
                     session=self.id,
                 )
+
+    async def _put(self, new: Delivery, item: Input) -> Admission | None:
+        rt = self.runtime
+        if item.mode == "interrupt":
+            return await verbs.interrupt(self, new, item)
+        if item.merge_key:
+            return await verbs.replace_queued(self, new, item)
+        serves = rt.takes_work and self._agent in rt.agents
+        claim_for = rt.worker_id if serves and not rt.has_in_hand(self.stream) else None
+        return await rt.store.admit(new, claim_for=claim_for)
+
+    async def queue(self) -> tuple[Queued, ...]:
+        """The inputs that nobody has taken yet, in the order in which they came."""
+        return await verbs.queue(self)
+
+    async def cancel_input(
+        self, input: InputId | Sent, *, and_behind: bool = False, reason: str = "", origin: str = "api"
+    ) -> Withdrawal:
+        """Take back an input that waits; with `and_behind`, everything that came after it too, all or nothing.
+
+        The outcome is `cancelled`, or what had become of it before: `already_claimed` by a turn that is not over,
+        `completed`, `already_cancelled` (also if another input replaced it), or `not_found`.
+        """
+        self.runtime.check_usable()
+        await self.runtime.check_readable(self.stream)
+        wanted = input.input if isinstance(input, Sent) else InputId(check_id(input, what="the input"))
+        reason, origin = _short_text(reason, "the reason"), _short_text(origin, "the origin")
+        return await verbs.cancel_input(self, wanted, and_behind=and_behind, origin=origin, reason=reason)
 
     async def retry(self) -> Sent:
         """Say again what a sealed turn should have answered: the session's last one, in which every worker died.
@@ -261,8 +316,8 @@ class Session:
         async for event in follow(rt.store, rt.hub, self.stream, after):
             yield event
 
-    async def wait_for(self, turn: TurnId) -> TurnResult:
-        """The end of a turn, wherever it runs.
+    async def wait_for(self, turn: TurnId, input: InputId = NOBODY) -> TurnResult:
+        """The end of a turn, wherever it runs; or of the one that took the input which had asked for it.
 
         Raises:
             Error: `turn_unknown`, `session_unknown`, or `runtime_closed` when the runtime closes first.
@@ -271,19 +326,26 @@ class Session:
         while True:
             here = rt.results.wait_for(turn)
             try:
-                ended = await here if rt.drives(self.stream, turn) else await self._look_for_end(turn, here)
+                ended = await here if rt.drives(self.stream, turn) else await self._look_for_end(turn, input, here)
             finally:
                 rt.results.forget(turn, here)
-            if ended is not None:
+            if isinstance(ended, TurnResult):
                 return ended
+            if ended is not None:
+                turn, input = ended
 
-    async def _look_for_end(self, turn: TurnId, here: Waiter) -> TurnResult | None:
-        """The end of a turn that runs elsewhere, or nowhere yet. None: it is or was here; look again."""
+    async def _look_for_end(
+        self, turn: TurnId, input: InputId, here: Waiter
+    ) -> TurnResult | tuple[TurnId, InputId] | None:
+        """The end of a turn that runs elsewhere, or nowhere yet, or who answers its input instead. None: it is or was
+        here; look again."""
         with self.runtime.hub.subscribe(self.stream, live=False) as news:
             while not (here.done() or self.runtime.drives(self.stream, turn)):
                 if (found := await self._ended(turn)) is not None:
                     return found
                 if await self._known(turn) is None:
+                    if (elsewhere := await verbs.whereabouts(self, input)) is not None:
+                        return elsewhere
                     raise Error(Code.TURN_UNKNOWN, f"session {self.id!r} has no turn {turn!r}", turn=turn)
                 await _either(here, news)
         return here.result() if here.done() else None
@@ -336,7 +398,11 @@ class Session:
     # --- stopping
 
     async def cancel(self, turn: TurnId | None = None, *, reason: str = "", origin: str = "api") -> CancelOutcome:
-        """Ask for a turn to end: the one that runs, or the next in line. Completion may win the race."""
+        """Ask for a turn to end: the one that runs, or the next in line. Completion may win the race.
+
+        Answers `requested`, `already_requested`, `completion_won`, or `unknown` if there is no such turn. What runs is
+        told to stop and given a moment; a dispatched `once` call is in doubt then, and never "cancelled".
+        """
         self.runtime.check_usable()
         _short_text(turn or "", "the turn")
         reason, origin = _short_text(reason, "the reason"), _short_text(origin, "the origin")
@@ -344,19 +410,23 @@ class Session:
         if target is None:
             return "unknown"
         await self.runtime.check_readable(self.stream)
-        now = self.runtime.clock.wall_ms()
-        request = CancelRequested(turn=target, request=uuid7(now), origin=origin, reason=reason)
-        noted = await self.runtime.store.annotate(self.stream, Entry.of(request, at=now))
-        if noted.row.kind != "cancel_requested":
-            return "completion_won"
-        await self._wake(f"cancel:{target}")
-        return "requested" if noted.new else "already_requested"
+        return await verbs.cancel(self, target, reason=reason, origin=origin)
 
-    async def _wake(self, reason: str) -> None:
-        """Make whoever drives the session look, now or when it is claimed: its turn may be parked."""
-        now = self.runtime.clock.wall_ms()
-        await self.runtime.store.admit(delivery(self.stream, reason, Wake(reason=reason), at=now))
-        await self.runtime.tell(self.stream)
+    async def pause(self, *, reason: str = "", by: str = "api") -> bool:
+        """Begin nothing more in this session, until it is resumed. False if it was paused already.
+
+        Inputs are accepted and kept; what is waited for can be answered, and due times stand. A turn that runs stops at
+        the next checkpoint: what is under way goes on to its end, and nothing follows it.
+        """
+        self.runtime.check_usable()
+        await self.runtime.check_readable(self.stream)
+        return await verbs.pause(self, by=_short_text(by, "who pauses it"), reason=_short_text(reason, "the reason"))
+
+    async def resume(self, *, by: str = "api") -> bool:
+        """Go on with a session that was paused. False if it was not."""
+        self.runtime.check_usable()
+        await self.runtime.check_readable(self.stream)
+        return await verbs.resume(self, by=_short_text(by, "who resumes it"))
 
     # --- answering
 
@@ -424,8 +494,8 @@ class Session:
         store = self.runtime.store
         if await store.stream(self.stream) is None:
             raise _unknown(self.id)
-        loaded = await store.load(self.stream, code=CODE)
-        return fold_all(loaded.snapshot.data if loaded.snapshot else None, loaded.rows), loaded.inbox
+        state, found = await verbs.loaded(self)
+        return state, found.inbox
 
     # --- title, tags, redaction
 

@@ -41,7 +41,7 @@ from perdure.vocab.outcomes import (
     ToolCallOutcome,
     ToolOutput,
 )
-from perdure.vocab.records import EffectSettled, OutcomeArrivedLate, Record, TurnEnded
+from perdure.vocab.records import CancelRequested, EffectSettled, OutcomeArrivedLate, Record, TurnEnded
 from perdure.vocab.refs import PartRef, is_part
 
 log = logging.getLogger("perdure.runtime")
@@ -76,6 +76,7 @@ class TurnDriver:
         )
         self._patience = Patience(self._waits, around.lounge, around.clock, around.opened_at)
         self._hurried = False
+        self._paused = False
         self.refusal: Error | None = None
 
     # --- the ledger: every fact goes to the machine and to the stream at once
@@ -105,9 +106,24 @@ class TurnDriver:
 
     # --- what others tell a running turn
 
-    def learn(self, record: Record) -> None:
-        """An admitted record (a cancel request) that is in the log already."""
-        self.turn = advance(self.turn, record)
+    def learn(self, request: CancelRequested) -> None:
+        """A cancel request that is in the log already: what has not begun yet does not begin any more."""
+        self.turn = advance(self.turn, request)
+        if self.turn.cancel and not self.turn.ended:
+            for flight in self.flights.values():
+                if not flight.dispatched:
+                    flight.cancellation.cancel()
+        self._news.set()
+
+    def interrupt(self, request: CancelRequested) -> None:
+        """An input waits that ends this turn. The request takes the gate, if nobody has."""
+        if not (self.turn.cancel or self.turn.ended):
+            self.submit(request)
+            self._news.set()
+
+    def hold(self, *, paused: bool) -> None:
+        """The session is paused, or goes on. What is under way goes on to its end; nothing else begins meanwhile."""
+        self._paused = paused
         self._news.set()
 
     def late(self, record: OutcomeArrivedLate, inbox_id: int) -> None:
@@ -166,13 +182,15 @@ class TurnDriver:
         """Wait for news. True if there is none, nothing is under way, and waiting in memory has lasted long enough."""
         if self.refusal:
             return False
-        patience = self._patience.left_s(self.flights.values(), hurried=self._hurried)
+        if self._paused and not (self.flights or self._preparations.under_way):
+            return True
+        patience = self._patience.left_s(self.flights.values(), hurried=self._hurried or self._paused)
         if patience is None or self._preparations.under_way:
             await self._news.wait()
             return False
         self._news.clear()  # that is what the news was about
         lounge = self._around.lounge
-        if not self._hurried and patience > 0:
+        if not (self._hurried or self._paused) and patience > 0:
             lounge.sit(self, self._hurry)
         try:
             async with asyncio.timeout(patience):
@@ -238,6 +256,8 @@ class TurnDriver:
             for item in owed(self.turn):
                 if isinstance(item, EndTurn):
                     self.submit(item.ended)
+                elif self._paused:
+                    continue
                 elif item.ref.id not in self.flights:
                     begun = self._begin(item) or begun
         for stray in self.flights.keys() - {_id(item) for item in owed(self.turn)}:
@@ -251,6 +271,7 @@ class TurnDriver:
             described = envelope(self._where, self.turn, item)
             match item:
                 case AskModel():
+                    self._take_in()
                     care = Care(effect="pure", record_start=True, keep_command=False)
                     return self._start(item, described, care, self._runners.model(item))
                 case Wait():
@@ -264,6 +285,18 @@ class TurnDriver:
             if problem.code is not Code.REPLAY_MISMATCH:
                 raise
             return self._mismatch(item, problem)
+
+    def _take_in(self) -> None:
+        """The model is about to be asked: whatever was sent to the running turn is said to it now, and is not waiting
+        any more. In an append of its own, which fails if somebody took such an input back this moment.
+        """
+        joining = self._around.joining(self.turn)
+        if joining:
+            self._owned.flush()
+        for inbox_id, said in joining:
+            self.turn = advance(self.turn, said)
+            self.records.append(said)
+            self._owned.submit(said, consume=(inbox_id,))
 
     def _start(self, item: Effect, described: Envelope, care: Care, runner: Runner) -> bool:
         begun = self._controller.begin(described, care)

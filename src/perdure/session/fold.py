@@ -2,7 +2,7 @@
 
 Law: fold(snapshot + tail) is fold(log), byte for byte. The state keeps no messages: history is the log itself, and
 the state only knows which part of it is open and from where a model is shown it. Admitted records only add to
-`cancels`, so their place among owned records cannot matter.
+`cancels` and say whether the session is paused, so their place among owned records cannot matter.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from perdure.vocab.records import (
     Record,
     Row,
     SessionOpened,
+    SessionPaused,
+    SessionResumed,
     TagsSet,
     TitleSet,
     ToolMembershipChanged,
@@ -29,7 +31,7 @@ from perdure.vocab.records import (
 from perdure.vocab.usage import Usage
 from perdure.vocab.wire import Value
 
-CODE = "session-3"
+CODE = "session-4"
 """The version of this fold. A snapshot written by another one is not trusted."""
 
 
@@ -54,6 +56,7 @@ class SessionState(Value, frozen=True):
     tools_generation: int = 0
     title: str = ""
     tags: tuple[str, ...] = ()
+    paused: bool = False
 
 
 def fold(state: SessionState, seq: Seq, record: Record) -> SessionState:
@@ -74,6 +77,8 @@ def fold(state: SessionState, seq: Seq, record: Record) -> SessionState:
             return replace(with_membership(state, record), seq=seq)
         case CancelRequested():
             return replace(state, seq=seq, cancels=(*state.cancels, record))
+        case SessionPaused() | SessionResumed():
+            return replace(state, seq=seq, paused=isinstance(record, SessionPaused))
         case TitleSet(title=title):
             return replace(state, seq=seq, title=title)
         case TagsSet(tags=tags):

@@ -40,9 +40,11 @@ from perdure.vocab.records import (
     EffectSettled,
     EffectStarted,
     InputAdmitted,
+    InputCancelled,
     OutcomeArrivedLate,
     Record,
     Row,
+    SessionPaused,
     TagsSet,
     TitleSet,
     TurnEnded,
@@ -76,7 +78,7 @@ def hollow(record: Record, sha256: str) -> Record | None:
             return replace(record, outcome=rest, redacted=sha256) if rest is not None else None
         case OutcomeArrivedLate(output=output):
             return replace(record, output=_output(output), redacted=sha256)
-        case CancelRequested():
+        case CancelRequested() | InputCancelled() | SessionPaused():
             return replace(record, reason="", redacted=sha256)
         case TurnEnded():
             return replace(record, message="", redacted=sha256)

@@ -71,11 +71,12 @@ class _CallView:
 
 @dataclass(slots=True)
 class _Round:
-    """One reply and what became of its calls."""
+    """One reply, what became of its calls, and what was said to the model before it was asked again."""
 
     reply: Reply
     calls: list[_CallView] = field(default_factory=list[_CallView])
     problem: str = ""
+    steered: list[Part] = field(default_factory=list[Part])
 
 
 @dataclass(slots=True)
@@ -153,7 +154,7 @@ def _append(messages: list[Message], message: Message) -> None:
 def _read(reading: _Reading, record: Record) -> None:
     match record:
         case InputAdmitted(parts=parts):
-            reading.said.extend(parts)
+            (reading.rounds[-1].steered if reading.rounds else reading.said).extend(parts)
         case TurnOpened():
             reading.opened = True
         case OutcomeArrivedLate():
@@ -222,12 +223,14 @@ def _read_late(reading: _Reading, late: OutcomeArrivedLate) -> None:
 def _round_messages(turn_round: _Round) -> list[Message]:
     parts: tuple[Part, ...] = tuple(p for p in turn_round.reply.parts if not _is_blank(p))
     asked_again = [_correction(turn_round.problem)] if turn_round.problem else []
+    if turn_round.steered:
+        asked_again.append(Message(role="user", parts=tuple(turn_round.steered)))
     if not any(not isinstance(part, Thinking) for part in parts):
         return asked_again
-    messages = [Message(role="assistant", parts=parts), *asked_again]
+    messages = [Message(role="assistant", parts=parts)]
     if turn_round.calls:
         messages.append(Message(role="tool", parts=tuple(part for call in turn_round.calls for part in _told_of(call))))
-    return messages
+    return [*messages, *asked_again]
 
 
 def _correction(problem: str) -> Message:

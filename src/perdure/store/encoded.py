@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Protocol, cast
 import msgspec
 
 from perdure.codec import SEALED, decode, encode
-from perdure.commit.changes import Label, NewStream, Redaction
+from perdure.commit.changes import Intervention, Label, NewStream, Redaction
 from perdure.commit.plan import Blob, Entry, Plan, Receipt, Snapshot
 from perdure.errors import Code, Error
 from perdure.ids import (
@@ -42,6 +42,7 @@ from perdure.store.protocol import (
     AlreadyResolved,
     Annotated,
     InboxRow,
+    Intervened,
     Loaded,
     Resolved,
     Store,
@@ -142,17 +143,26 @@ class EncodedStore:
     def _label(self, stream: StreamId, label: Label | None) -> Label | None:
         if label is None or not label.title:
             return label
-        sealed = self._seal(label.title.encode(), "title", stream)
-        return replace(label, title=_TITLE + b64encode(sealed).decode())
+        return replace(label, title=self._written(label.title, "title", stream))
 
     def _info(self, info: StreamInfo) -> StreamInfo:
-        if not info.title:
-            return info
-        sealed = _unwrapped(info.title.removeprefix(_TITLE)) if info.title.startswith(_TITLE) else None
+        if info.title:
+            info = replace(info, title=self._words(info.title, "title", info.stream))
+        if info.paused and info.paused.by:
+            by = self._words(info.paused.by, "paused by", info.stream)
+            info = replace(info, paused=replace(info.paused, by=by))
+        return info
+
+    def _written(self, words: str, what: str, stream: StreamId) -> str:
+        """A few words that stand in the row of a stream."""
+        return _TITLE + b64encode(self._seal(words.encode(), what, stream)).decode() if words else words
+
+    def _words(self, text: str, what: str, stream: StreamId) -> str:
+        sealed = _unwrapped(text.removeprefix(_TITLE)) if text.startswith(_TITLE) else None
         if sealed is None:
-            self._check_plain("title")
-            return info
-        return replace(info, title=self._open(sealed, "title", info.stream).decode())
+            self._check_plain(what)
+            return text
+        return self._open(sealed, what, stream).decode()
 
     def _resolution(self, promise: PromiseId, resolution: Resolution) -> Resolution:
         if not isinstance(resolution, Ok | Err):
@@ -226,9 +236,11 @@ class EncodedStore:
 
     async def admit(self, delivery: Delivery, *, claim_for: WorkerId | None = None) -> Admission:
         """Admit, encoded."""
-        refers = tuple([await self._stored(delivery.stream, hash) for hash in delivery.refers])
-        sealed = replace(self._delivery(delivery), refers=refers)
-        return await self._store.admit(sealed, claim_for=claim_for)
+        return await self._store.admit(await self._sealed(delivery), claim_for=claim_for)
+
+    async def _sealed(self, new: Delivery) -> Delivery:
+        refers = tuple([await self._stored(new.stream, hash) for hash in new.refers])
+        return replace(self._delivery(new), refers=refers)
 
     async def _stored(self, stream: StreamId, hash: BlobHash) -> BlobHash:
         """The name that bytes have in the store: what was stored before there was a codec has its old one."""
@@ -249,6 +261,16 @@ class EncodedStore:
             stream, self._entry(stream, entry), label=self._label(stream, label)
         )  # fmt: skip
         return replace(noted, row=self._row(noted.row))
+
+    async def intervene(self, intervention: Intervention) -> Intervened:
+        """Intervene, encoded."""
+        stream, pause = intervention.stream, intervention.pause
+        new = await self._sealed(intervention.delivery) if intervention.delivery is not None else None
+        notes = tuple(self._entry(stream, entry) for entry in intervention.notes)
+        if pause is not None:
+            pause = replace(pause, by=self._written(pause.by, "paused by", stream))
+        done = await self._store.intervene(replace(intervention, delivery=new, notes=notes, pause=pause))
+        return replace(done, notes=tuple(replace(noted, row=self._row(noted.row)) for noted in done.notes))
 
     async def redact(self, redaction: Redaction) -> Annotated:
         """Redact; what is left is encoded too."""

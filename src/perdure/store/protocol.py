@@ -6,7 +6,7 @@ from collections.abc import Awaitable
 from dataclasses import dataclass
 from typing import Literal, Protocol, TypeAlias
 
-from perdure.commit.changes import Label, NewStream, Redaction
+from perdure.commit.changes import Intervention, Label, NewStream, Pause, Redaction
 from perdure.commit.plan import Blob, Entry, Plan, Receipt, Snapshot
 from perdure.ids import BlobHash, Fence, PromiseId, Seq, StreamId, Tenant, WorkerId
 from perdure.inbox.admit import Admission, Delivery
@@ -104,6 +104,7 @@ class StreamInfo:
     updated_at: int
     title: str = ""
     tags: tuple[str, ...] = ()
+    paused: Pause | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +113,17 @@ class Annotated:
 
     row: Row
     new: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Intervened:
+    """What became of an intervention: the verdict on its delivery, and its notes. `done` is False if nothing was
+    written, because the delivery was known, or the stream was paused (or not) already.
+    """
+
+    done: bool
+    admission: Admission | None = None
+    notes: tuple[Annotated, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,6 +241,15 @@ class Store(Protocol):
         """
         ...
 
+    async def intervene(self, intervention: Intervention) -> Intervened:
+        """Do something to a stream from outside, in one transaction.
+
+        Raises:
+            Error: `session_unknown`; `commit_conflict` if what was to be withdrawn does not wait any more, or something
+                came behind it; whatever `admit` refuses a delivery for. Nothing was written.
+        """
+        ...
+
     async def redact(self, redaction: Redaction) -> Annotated:
         """Take what a record said out of the store, physically; once. Again, it changes nothing.
 
@@ -249,7 +270,8 @@ class Store(Protocol):
         ...
 
     async def claim(self, stream: StreamId, worker: WorkerId) -> Claim | Held | None:
-        """Take a stream that no live worker holds (or that this worker holds). Raises the fence. None: no such stream.
+        """Take a stream that no live worker holds (or that this worker holds). Raises the fence. None: no such stream,
+        or it is paused and not this worker's.
 
         Raises:
             Error: `format_newer` if the stream has records this version cannot read.
@@ -263,7 +285,7 @@ class Store(Protocol):
         With a tenant, only that tenant's.
 
         Work is an inbox row (for a parked stream: one that is news), a due timer, or a turn left unfinished (`active`)
-        by a worker that is gone.
+        by a worker that is gone. A paused stream has none.
         """
         ...
 

@@ -54,9 +54,12 @@ from perdure.vocab.records import (
     EffectSettled,
     EffectStarted,
     InputAdmitted,
+    InputCancelled,
     OutcomeArrivedLate,
     Record,
     RecordRedacted,
+    SessionPaused,
+    SessionResumed,
     StopReason,
     TagsSet,
     TitleSet,
@@ -128,7 +131,11 @@ def _owed_by_call(turn: Turn, call: Call) -> Owed:
 def advance(turn: Turn, record: Record) -> Turn:
     """Fold one record into the turn. Total: a record that does not fit is an error."""
     match turn.phase, record:
-        case _, InputAdmitted() | ToolMembershipChanged() | TitleSet() | TagsSet() | RecordRedacted():
+        case _, InputAdmitted(joins=True):
+            return replace(turn, fruitless=0)  # somebody gave it a new direction
+        case _, InputAdmitted() | InputCancelled() | ToolMembershipChanged() | TitleSet() | TagsSet():
+            return turn
+        case _, RecordRedacted() | SessionPaused() | SessionResumed():
             return turn
         case _, EffectSettled(id=effect, outcome=DirectOutcome(reply=Reply(usage=spent))) if is_part(effect):
             return replace(turn, usage=turn.usage + spent)

@@ -44,8 +44,15 @@ class SessionOpened(Value, frozen=True, tag="session_opened"):
     agent: str
 
 
+InputMode = Literal["queue", "steer", "interrupt"]
+"""Where an input wants to go: behind what waits, into the running turn, or in place of it."""
+
+
 class InputAdmitted(Value, frozen=True, tag="input_admitted"):
     """An input entered the log and will be answered by this turn, on the model that was asked for with it.
+
+    One that `joins` did not open the turn: it was steered into it, or drained together with the one that did.
+    `source` says who sent it.
 
     `content` is set when what was said is gone: the digest by which the same key and content is still the same input.
     """
@@ -58,6 +65,24 @@ class InputAdmitted(Value, frozen=True, tag="input_admitted"):
     model: str = ""
     redacted: str = ""
     content: str = ""
+    mode: InputMode = "queue"
+    source: str = ""
+    joins: bool = False
+
+
+class InputCancelled(Value, frozen=True, tag="input_cancelled"):
+    """An input was taken back before any turn took it. Admitted. `replaced_by` is what was sent in its place, and
+    `answered_in` the turn that one asked for.
+    """
+
+    input: InputId
+    turn: TurnId
+    key: str = ""
+    origin: str = ""
+    reason: str = ""
+    replaced_by: InputId = InputId("")
+    answered_in: TurnId = TurnId("")
+    redacted: str = ""
 
 
 class TurnOpened(Value, frozen=True, tag="turn_opened"):
@@ -118,13 +143,28 @@ class ToolMembershipChanged(Value, frozen=True, tag="tool_membership_changed"):
 
 
 class CancelRequested(Value, frozen=True, tag="cancel_requested"):
-    """Somebody asked for a turn to end. Admitted: written by anyone."""
+    """Somebody asked for a turn to end. Admitted: written by anyone. `superseded_by` is the input that interrupts."""
 
     turn: TurnId
     request: str
     origin: str = ""
     reason: str = ""
+    superseded_by: InputId = InputId("")
     redacted: str = ""
+
+
+class SessionPaused(Value, frozen=True, tag="session_paused"):
+    """From here on nothing of the session is begun. Admitted: the last one of this and its counterpart counts."""
+
+    origin: str = ""
+    reason: str = ""
+    redacted: str = ""
+
+
+class SessionResumed(Value, frozen=True, tag="session_resumed"):
+    """The session goes on. Admitted."""
+
+    origin: str = ""
 
 
 class TitleSet(Value, frozen=True, tag="title_set"):
@@ -189,6 +229,9 @@ Record: TypeAlias = (
     | TitleSet
     | TagsSet
     | RecordRedacted
+    | InputCancelled
+    | SessionPaused
+    | SessionResumed
 )
 
 
@@ -257,6 +300,11 @@ def ask_key(promise: PromiseId) -> str:
     return f"ask:{promise}"
 
 
+def input_key(input: InputId) -> str:
+    """The log key of an input that opened no turn of its own: it joined one, or was cancelled."""
+    return f"input:{input}"
+
+
 def redaction_key(seq: Seq) -> str:
     """The log key of a record's redaction: it happens once."""
     return f"redact:{seq}"
@@ -276,6 +324,8 @@ def key_of(record: Record) -> str | None:
             return end_key(turn)
         case TurnEnded(turn=turn) | CancelRequested(turn=turn):
             return gate_key(turn)
+        case InputAdmitted(input=input, joins=True) | InputCancelled(input=input):
+            return input_key(input)
         case RecordRedacted(seq=seq):
             return redaction_key(seq)
         case _:

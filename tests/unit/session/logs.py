@@ -32,6 +32,7 @@ class Session:
     cancellable: bool = True
     records: list[Record] = field(default_factory=lambda: [SessionOpened(agent="a")])
     doubted: list[tuple[EffectId, Call]] = field(default_factory=list[tuple[EffectId, Call]])
+    steered: list[str] = field(default_factory=list[str])
 
     def turn(self, index: int) -> None:
         """One more turn, from its input to its end."""
@@ -41,13 +42,14 @@ class Session:
         if self.random.random() < 0.2:
             parts = (*parts, PICTURE)
         self.records.append(InputAdmitted(input=InputId(f"i{index}"), turn=turn, parts=parts))
-        owner = Owner(self.random, turn, index, cancellable=self.cancellable)
+        owner = Owner(self.random, turn, index, cancellable=self.cancellable, steerable=True)
         self.records.append(owner.opening)
         for _, news in owner.steps():
             self.records.extend(news)
             if not isinstance(news[-1] if news else None, TurnEnded):
                 self._late_news(0.03)
         self.doubted.extend(owner.doubted)
+        self.steered.extend(owner.steered)
 
     def _late_news(self, chance: float) -> None:
         if self.doubted and self.random.random() < chance:

@@ -7,13 +7,16 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from perdure.codec import canonical, encode
-from perdure.ids import BlobHash, Seq, TurnId
+from perdure.ids import BlobHash, InputId, Seq, TurnId
 from perdure.session.fold import CODE, SessionState, cancel_of, fold_all
+from perdure.vocab.messages import Text
 from perdure.vocab.records import (
     CancelRequested,
     InputAdmitted,
     Record,
     SessionOpened,
+    SessionPaused,
+    SessionResumed,
     ToolMembershipChanged,
     TurnEnded,
     TurnOpened,
@@ -86,7 +89,7 @@ def test_a_cancel_request_is_kept_until_its_turn_ends() -> None:
 
 
 def test_the_version_of_the_fold_is_known() -> None:
-    assert CODE == "session-3"
+    assert CODE == "session-4"
 
 
 def test_a_snapshot_is_small_and_holds_no_messages() -> None:
@@ -160,3 +163,14 @@ def test_tools_are_taken_out_and_put_back_and_every_change_counts() -> None:
         ToolMembershipChanged(names=("a", "c"), present=True),
     ]
     assert state(*log) == SessionState(seq=Seq(3), without_tools=("b",), tools_generation=3)
+
+
+def test_a_session_is_paused_until_it_is_resumed_whatever_else_happens() -> None:
+    log: list[Record] = [SessionOpened(agent="a"), SessionPaused(origin="maria"), admitted(), OPEN]
+    assert state(*log).paused
+    assert not state(*log, SessionResumed(origin="maria")).paused
+
+
+def test_an_input_that_joins_an_open_turn_does_not_move_its_beginning() -> None:
+    joins = InputAdmitted(input=InputId("i2"), turn=T1, parts=(Text(text="left"),), mode="steer", joins=True)
+    assert state(SessionOpened(agent="a"), admitted(), OPEN, joins).turn_seq == 2

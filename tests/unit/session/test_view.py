@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from random import Random
 from typing import Literal
 
 import pytest
@@ -43,11 +44,13 @@ from perdure.vocab.records import (
     InputAdmitted,
     OutcomeArrivedLate,
     Record,
+    SessionPaused,
+    SessionResumed,
     StopReason,
     TurnEnded,
     TurnOpened,
 )
-from tests.unit.session.logs import by_turn, news_of, random_log
+from tests.unit.session.logs import Session, by_turn, news_of, random_log
 from tests.unit.turn.test_machine_laws import owner
 from tests.unit.turn.turning import (
     admitted,
@@ -107,6 +110,11 @@ def result(*records: Record, index: int = 0) -> tuple[Json, bool]:
     return part.output, part.is_error
 
 
+def steering(text: str, turn: TurnId = T1) -> InputAdmitted:
+    parts = (Text(text=text),)
+    return InputAdmitted(input=InputId(text), turn=turn, parts=parts, mode="steer", joins=True)
+
+
 # --- the law
 
 
@@ -117,6 +125,35 @@ def test_the_view_of_any_prefix_of_any_log_is_valid_for_a_provider(seed: int) ->
     for cut in range(len(log) + 1):
         turns = [turn_view(turn) for turn in by_turn(log[:cut])]
         assert complaints(joined(turns)) == [], f"cut after {cut}"
+
+
+@settings(max_examples=60)
+@given(SEEDS)
+def test_what_is_steered_stands_in_the_view_once_and_before_the_reply_to_it(seed: int) -> None:
+    session = Session(Random(seed))
+    for index in range(3):
+        session.turn(index)
+    spoken = lines(joined([turn_view(turn) for turn in by_turn(session.records)]))
+    assert [line for line in spoken if "<steer" in line] == [f"user: {text}" for text in session.steered]
+
+
+def test_steering_stands_behind_the_results_that_were_there_when_it_came() -> None:
+    assert shown(said("x"), ok("c1.0.1"), steering("left"), said(text="so", id="m2.1")) == [
+        *("user: hello", "assistant: x? [t1.1.0]", "tool: ok [t1.1.0]", "user: left", "assistant: so")
+    ]
+
+
+def test_steering_before_the_first_reply_is_part_of_the_question() -> None:
+    [message] = turn_view([*START, steering("left")]).messages
+    assert lines([message]) == ["user: hello", "user: left"]
+
+
+def test_steering_that_was_never_answered_is_shown_with_what_comes_next() -> None:
+    stopped = TurnEnded(turn=T1, status="stopped", reason="cancelled")
+    one = turn_view([*START, said("x"), ok("c1.0.1"), steering("left"), stopped])
+    messages = joined([one, turn_view([admitted("next", T2), opening(T2, 1)])])
+    assert complaints(messages) == []
+    assert lines(messages)[-2:] == ["user: left", "user: next"]
 
 
 @settings(max_examples=30)
@@ -132,7 +169,7 @@ ANYTHING = [
     *("intent 0.1", "intent 1.1", "intent 0.2", "ok 0.1", "ok 1.1", "ok 0.2", "broke 0.1", "broke 1.1"),
     *("lost 0.1", "lost 1.1", "lost 0.2", "late 0.1", "late 1.1", "late 0.2", "late_of_another 0.1", "not_run 0.1"),
     *("probe happened", "probe did_not_happen", "probe unknown", "probe gibberish"),
-    *("nap 0.1", "woke 0.1", "asked ", "unsaid ", "cancel "),
+    *("nap 0.1", "woke 0.1", "asked ", "unsaid ", "cancel ", "steer one", "steer two", "pause ", "resume "),
     *("begin step:a", "begin step:0.1.probe", "begin event:/:", "done step:a", "done step:0.1.probe"),
 ]
 
@@ -155,6 +192,9 @@ def anything(what: str, n: int, turn: TurnId) -> Record:
         "asked": lambda: asked(f"m{n}.1"),
         "unsaid": lambda: unsaid(f"m{n}.1"),
         "cancel": lambda: cancel(turn),
+        "steer": lambda: steering(about, turn),
+        "pause": lambda: SessionPaused(),
+        "resume": lambda: SessionResumed(),
         "begin": lambda: EffectStarted(id=EffectId(f"c{n}.0/{about}"), kind=EffectKind.DURABLE_STEP, fingerprint="f"),
         "done": lambda: EffectSettled(id=EffectId(f"c{n}.0/{about}"), outcome=DurableStepOutcome(value=1)),
     }

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from random import Random
 
 from perdure.effects.promises import unsigned_key
-from perdure.ids import BlobHash, EffectId, TurnId
+from perdure.ids import BlobHash, EffectId, InputId, TurnId
 from perdure.turn.machine import advance, owed, recovery, stopped, unanswered
 from perdure.turn.state import AskModel, AwaitCompletion, Call, EndTurn, Owed, Probe, RunCall, Turn, Wait, opened
 from perdure.vocab.effects import AwaitEvent, EffectKind
@@ -31,6 +31,7 @@ from perdure.vocab.records import (
     CancelRequested,
     EffectSettled,
     EffectStarted,
+    InputAdmitted,
     Limits,
     OutcomeArrivedLate,
     Record,
@@ -68,6 +69,8 @@ class Owner:
     limits: Limits = LIMITS
     tools: Composition = TOOLS
     cancellable: bool = True
+    steerable: bool = False
+    steered: list[str] = field(default_factory=list[str])
     records: list[Record] = field(default_factory=list[Record])
     doubted: list[tuple[EffectId, Call]] = field(default_factory=list[tuple[EffectId, Call]])
     """Attempts that a dead worker may still report on."""
@@ -102,6 +105,8 @@ class Owner:
             self._hear_late()
         elif luck < 0.10 and self.cancellable:
             self._cancel()
+        elif luck < 0.18 and self.steerable and any(isinstance(item, AskModel) for item in owed(self.turn)):
+            self._steer()
         else:
             self._do(self.random.choice(owed(self.turn)))
 
@@ -109,6 +114,15 @@ class Owner:
         for record in records:
             self.turn = advance(self.turn, record)
             self.records.append(record)
+
+    def _steer(self) -> None:
+        """Somebody says something to the running turn, before its model is asked."""
+        text = f"<steer {self.turn_id} {len(self.steered)}>"
+        self.steered.append(text)
+        input = InputId(f"{self.turn_id}-{len(self.steered)}")
+        self._add(
+            InputAdmitted(input=input, turn=self.turn_id, parts=(Text(text=text),), mode="steer", joins=True)
+        )  # fmt: skip
 
     def _crash(self) -> None:
         self.crashes += 1

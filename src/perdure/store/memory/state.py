@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
+from perdure.commit.changes import Pause
 from perdure.commit.plan import Blob, Entry, Snapshot, StreamState
 from perdure.ids import BlobHash, Fence, InputId, PromiseId, Seq, StreamId, TurnId, WorkerId, stream_names
 from perdure.store.protocol import InboxRow
@@ -50,6 +51,7 @@ class Stream:
     snapshot: Snapshot | None = None
     title: str = ""
     tags: tuple[str, ...] = ()
+    paused: Pause | None = None
 
     @property
     def last_seq(self) -> Seq:

@@ -12,8 +12,10 @@ from msgspec import structs
 from perdure.clock import Clock
 from perdure.commit.changes import (
     REDACTED,
+    Intervention,
     Label,
     NewStream,
+    Pause,
     Redaction,
     check_admissions,
     record_unknown,
@@ -65,6 +67,7 @@ from perdure.store.protocol import (
     Diagnosis,
     Held,
     InboxRow,
+    Intervened,
     Loaded,
     Resolved,
     StreamInfo,
@@ -316,6 +319,7 @@ class MemoryStore:
             claim_for is None
             or stream.active
             or stream.parked
+            or stream.paused
             or not self._gone(stream.owner)
             or stream.format > FORMAT
         ):
@@ -374,13 +378,38 @@ class MemoryStore:
     async def annotate(self, stream: StreamId, entry: Entry, *, label: Label | None = None) -> Annotated:
         """Append an admitted record, unfenced; the first one under a key stands."""
         found = self._existing(stream)
-        if entry.key is not None and entry.key in found.keys:
-            return Annotated(found.keys[entry.key], new=False)
-        found.updated_at = self._clock.wall_ms()
-        if label is not None:
-            _relabel(found, label)
+        noted = _note(found, entry)
+        if noted.new:
+            found.updated_at = self._clock.wall_ms()
+            if label is not None:
+                _relabel(found, label)
+            self._committed()
+        return noted
+
+    async def intervene(self, intervention: Intervention) -> Intervened:
+        """Do something to a stream from outside: all of it or nothing."""
+        stream, new, pause = self._existing(intervention.stream), intervention.delivery, intervention.pause
+        newer = intervention.known_inbox is not None and max(stream.inbox, default=0) > intervention.known_inbox
+        if newer or any(row not in stream.inbox for row in intervention.withdraw):
+            raise stream_moved(stream.id)
+        if pause is not None and (pause.since is None) == (stream.paused is None):
+            return Intervened(done=False)
+        admission = self._admit(new) if new is not None else None
+        if new is not None and not isinstance(admission, Admitted):
+            return Intervened(done=False, admission=admission)
+        for row in intervention.withdraw:
+            del stream.inbox[row]
+            stream.news.discard(row)
+        if pause is not None:
+            self._pause(stream, pause)
+        stream.updated_at = self._clock.wall_ms()
         self._committed()
-        return Annotated(found.write(entry), new=True)
+        return Intervened(True, admission, tuple(_note(stream, entry) for entry in intervention.notes))
+
+    def _pause(self, stream: Stream, pause: Pause) -> None:
+        stream.paused = pause if pause.since is not None else None
+        if pause.since is not None and not stream.active:
+            stream.owner, stream.fence, stream.n = None, Fence(stream.fence + 1), 0
 
     async def redact(self, redaction: Redaction) -> Annotated:
         """Replace what a record said, once; its snapshot and the references it alone had go too."""
@@ -450,6 +479,8 @@ class MemoryStore:
                 hint="let a newer worker drive it, or upgrade this one",
                 stream=stream,
             )
+        if found.paused is not None and found.owner != worker:
+            return None
         self._committed()
         return self._take(found, worker)
 
@@ -472,6 +503,8 @@ class MemoryStore:
         return tuple(s.id for s in found[:limit])
 
     def _has_work(self, stream: Stream, now: int) -> bool:
+        if stream.paused is not None:
+            return False
         due = any(due_at <= now for due_at in stream.timers.values())
         waiting = any(id in stream.news or not stream.parked for id in stream.inbox)
         return waiting or due or stream.active
@@ -552,6 +585,7 @@ class MemoryStore:
             updated_at=s.updated_at,
             title=s.title,
             tags=s.tags,
+            paused=s.paused,
         )
 
     # --- removal
@@ -653,6 +687,12 @@ class MemoryStore:
             detail = f"{len(stuck)} unfinished streams have no live worker; any worker will take them"
             return (Diagnosis("warn", "leases", detail),)
         return (Diagnosis("ok", "leases", "no unfinished stream is without a live worker"),)
+
+
+def _note(stream: Stream, entry: Entry) -> Annotated:
+    if entry.key is not None and entry.key in stream.keys:
+        return Annotated(stream.keys[entry.key], new=False)
+    return Annotated(stream.write(entry), new=True)
 
 
 def _relabel(stream: Stream, label: Label) -> None:

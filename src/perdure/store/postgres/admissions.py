@@ -10,8 +10,10 @@ from dataclasses import dataclass
 from perdure.codec import decode, encode
 from perdure.commit.changes import (
     REDACTED,
+    Intervention,
     Label,
     NewStream,
+    Pause,
     Redaction,
     check_admissions,
     record_unknown,
@@ -38,7 +40,7 @@ from perdure.store.postgres.driver import Cells, UniqueViolationError
 from perdure.store.postgres.log import admitted_row, append_admitted, check_keys, find_row, write_log
 from perdure.store.postgres.tx import Session
 from perdure.store.postgres.writer import Job
-from perdure.store.protocol import Accepted, AlreadyResolved, Annotated, Resolved, Unknown
+from perdure.store.protocol import Accepted, AlreadyResolved, Annotated, Intervened, Resolved, Unknown
 from perdure.vocab.promises import PromiseState, Resolution, TimedOut
 from perdure.vocab.records import FORMAT, SessionOpened
 
@@ -227,6 +229,38 @@ async def annotate(on: Session, name: StreamId, entry: Entry, label: Label | Non
         known = await find_row(on, name, entry.key) if entry.key is not None else None
         if known is not None:
             return Annotated(known, new=False)
+
+
+async def intervene(on: Session, intervention: Intervention, now: int) -> Intervened:
+    """Do something to a stream from outside: all of it or nothing."""
+    name, new, pause = intervention.stream, intervention.delivery, intervention.pause
+    async with on.transaction():
+        found = await on.one("stream_ownership", name)
+        if found is None:
+            raise stream_unknown(name)
+        stream, paused_at = found[0], found[-1]
+        (last_inbox,) = await on.one("inbox_last", stream)
+        if intervention.known_inbox is not None and last_inbox > intervention.known_inbox:
+            raise stream_moved(name)
+        if pause is not None and (pause.since is None) == (paused_at is None):
+            return Intervened(done=False)
+        admission = await deliver(on, new, now) if new is not None else None
+        if new is not None and not isinstance(admission, Admitted):
+            return Intervened(done=False, admission=admission)
+        if intervention.withdraw:
+            gone = await on.all("inbox_consume", list(intervention.withdraw), stream)
+            if len(gone) != len(intervention.withdraw):
+                raise stream_moved(name)
+        if pause is not None:
+            await _pause(on, stream, pause)
+        noted = [await append_admitted(on, name, entry, now) for entry in intervention.notes]
+    return Intervened(True, admission, tuple(Annotated(row, new=fresh) for _, _, row, fresh in noted))
+
+
+async def _pause(on: Session, stream: int, pause: Pause) -> None:
+    await on.all("stream_pause", stream, pause.since, pause.by if pause.since is not None else None)
+    if pause.since is not None:
+        await on.all("stream_take_back", stream)
 
 
 async def _relabel(on: Session, stream: int, name: StreamId, label: Label) -> None:

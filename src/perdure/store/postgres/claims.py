@@ -71,7 +71,7 @@ async def claim(on: Session, leases: Leases, name: StreamId, worker: WorkerId) -
         found = await on.one("stream_ownership", name)
         if found is None:
             return None
-        stream, owner, fence, last_seq, format, _active, parked = found
+        stream, owner, fence, last_seq, format, _active, parked, paused_at = found
         # The owner's lease is looked at with its stream locked: an append that renews it comes before or after.
         if owner is not None and owner != worker and not leases.is_gone(await find_worker(on, owner)):
             return Held(owner)
@@ -82,6 +82,8 @@ async def claim(on: Session, leases: Leases, name: StreamId, worker: WorkerId) -
                 hint="let a newer worker drive it, or upgrade this one",
                 stream=name,
             )
+        if paused_at is not None and owner != worker:
+            return None
         (takeovers,) = (0,) if owner in (None, worker) else await on.one("stream_taken_over", stream)
         await on.all("stream_claim", stream, worker)
     return Claim(name, Fence(fence + 1), last_seq, owner, parked, takeovers)
@@ -93,8 +95,8 @@ async def claim_idle(on: Session, leases: Leases, name: StreamId, worker: Worker
         found = await on.one("stream_ownership", name)
         if found is None:
             return None
-        stream, owner, fence, _last_seq, format, active, parked = found
-        if active or parked or format > leases.format:
+        stream, owner, fence, _last_seq, format, active, parked, paused_at = found
+        if active or parked or paused_at is not None or format > leases.format:
             return None
         if owner is not None and not leases.is_gone(await find_worker(on, owner)):
             return None

@@ -138,7 +138,8 @@ WITH new AS (
         JOIN known AS k ON k.stream = t.id AND k.source_key = d.source_key
         WHERE d.claimer IS NOT NULL ORDER BY d.stream, d.i
     ) AS c
-    WHERE s.stream = c.stream AND s.owner IS NULL AND NOT s.active AND NOT s.parked AND s.format <= $17
+    WHERE s.stream = c.stream AND s.owner IS NULL AND NOT s.active AND NOT s.parked AND s.paused_at IS NULL
+        AND s.format <= $17
     RETURNING s.stream, s.owner, s.fence
 )
 SELECT d.i, p.id, coalesce(o.owner, g.owner) AS claimer, coalesce(o.fence, g.fence) AS fence
@@ -297,7 +298,7 @@ UPDATE perdure.streams SET last_seq = $2, format = $3, updated_at = $4 WHERE id 
 UPDATE perdure.streams AS s SET owner = $2, fence = s.fence + 1, n = 0,
     takeovers = CASE WHEN o.previous IS NULL THEN 0 ELSE s.takeovers END
 FROM (SELECT id, owner AS previous FROM perdure.streams WHERE stream = $1 FOR NO KEY UPDATE) AS o
-WHERE s.id = o.id AND s.format <= $3 AND (o.previous IS NULL OR o.previous = $2)
+WHERE s.id = o.id AND s.format <= $3 AND (o.previous = $2 OR (o.previous IS NULL AND s.paused_at IS NULL))
 RETURNING s.fence, s.last_seq, o.previous, s.parked
 
 -- name: stream_holder
@@ -306,7 +307,8 @@ SELECT w.id, w.pid, w.version, w.started_at, w.lease_until, w.boot, w.lock,
 FROM perdure.streams AS s JOIN perdure.workers AS w ON w.id = s.owner WHERE s.stream = $1
 
 -- name: stream_ownership
-SELECT id, owner, fence, last_seq, format, active, parked FROM perdure.streams WHERE stream = $1 FOR NO KEY UPDATE
+SELECT id, owner, fence, last_seq, format, active, parked, paused_at FROM perdure.streams WHERE stream = $1
+FOR NO KEY UPDATE
 
 -- name: stream_taken_over
 UPDATE perdure.streams AS s SET takeovers = CASE WHEN s.stuck_seq = o.seq THEN s.takeovers + 1 ELSE 1 END, stuck_seq = o.seq
@@ -319,6 +321,12 @@ WHERE s.id = $1 RETURNING s.takeovers
 UPDATE perdure.streams SET owner = $2, fence = fence + 1, n = 0,
     takeovers = CASE WHEN owner IS NULL THEN 0 ELSE takeovers END
 WHERE id = $1
+
+-- name: stream_pause
+UPDATE perdure.streams SET paused_at = $2, paused_by = $3 WHERE id = $1
+
+-- name: stream_take_back
+UPDATE perdure.streams SET owner = NULL, fence = fence + 1, n = 0 WHERE id = $1 AND NOT active
 
 -- name: stream_remove
 SELECT id, fence FROM perdure.streams WHERE stream = $1 FOR UPDATE
@@ -438,7 +446,7 @@ WHERE s.id IN (
     SELECT i.stream FROM perdure.inbox AS i JOIN perdure.streams AS p ON p.id = i.stream WHERE i.news OR NOT p.parked
     UNION SELECT t.stream FROM perdure.timers AS t WHERE t.due_at BETWEEN -9223372036854775807 AND $1
     UNION SELECT a.id FROM perdure.streams AS a WHERE a.active AND (a.owner IS NULL OR a.owner <> ALL ($4::text[]))
-) AND s.format <= $2 AND ($5::text IS NULL OR s.tenant = $5) AND (
+) AND s.paused_at IS NULL AND s.format <= $2 AND ($5::text IS NULL OR s.tenant = $5) AND (
     s.owner IS NULL OR (s.owner = $3 AND NOT s.active) OR (s.owner <> $3 AND s.owner <> ALL ($4::text[]))
 )
 ORDER BY s.id LIMIT $6 FOR NO KEY UPDATE OF s SKIP LOCKED
@@ -448,6 +456,7 @@ SELECT s.stream, s.tenant, s.kind, s.name, s.agent, s.last_seq, s.fence, s.owner
     (SELECT count(*) FROM perdure.inbox AS i WHERE i.stream = s.id) AS waiting, s.created_at, s.updated_at,
     (SELECT t.title FROM perdure.titles AS t WHERE t.stream = s.id) AS title,
     ARRAY(SELECT g.tag FROM perdure.tags AS g WHERE g.stream = s.id ORDER BY g.tag) AS tags,
+    s.paused_at, s.paused_by,
     w.id, w.pid, w.version, w.started_at, w.lease_until, w.boot, w.lock,
     w.host, w.lease_until - (extract(epoch FROM clock_timestamp()) * 1000)::bigint AS lease_left
 FROM perdure.streams AS s LEFT JOIN perdure.workers AS w ON w.id = s.owner WHERE s.stream = $1
@@ -456,7 +465,8 @@ FROM perdure.streams AS s LEFT JOIN perdure.workers AS w ON w.id = s.owner WHERE
 SELECT s.stream, s.tenant, s.kind, s.name, s.agent, s.last_seq, s.fence, s.owner, s.active, s.parked,
     (SELECT count(*) FROM perdure.inbox AS i WHERE i.stream = s.id) AS waiting, s.created_at, s.updated_at,
     (SELECT t.title FROM perdure.titles AS t WHERE t.stream = s.id) AS title,
-    ARRAY(SELECT g.tag FROM perdure.tags AS g WHERE g.stream = s.id ORDER BY g.tag) AS tags
+    ARRAY(SELECT g.tag FROM perdure.tags AS g WHERE g.stream = s.id ORDER BY g.tag) AS tags,
+    s.paused_at, s.paused_by
 FROM perdure.streams AS s
 WHERE s.tenant = $1 AND s.kind = $2 AND (s.updated_at, s.stream) < ($3, $4)
 ORDER BY s.updated_at DESC, s.stream DESC LIMIT $5
@@ -465,7 +475,8 @@ ORDER BY s.updated_at DESC, s.stream DESC LIMIT $5
 SELECT s.stream, s.tenant, s.kind, s.name, s.agent, s.last_seq, s.fence, s.owner, s.active, s.parked,
     (SELECT count(*) FROM perdure.inbox AS i WHERE i.stream = s.id) AS waiting, s.created_at, s.updated_at,
     (SELECT t.title FROM perdure.titles AS t WHERE t.stream = s.id) AS title,
-    ARRAY(SELECT g.tag FROM perdure.tags AS g WHERE g.stream = s.id ORDER BY g.tag) AS tags
+    ARRAY(SELECT g.tag FROM perdure.tags AS g WHERE g.stream = s.id ORDER BY g.tag) AS tags,
+    s.paused_at, s.paused_by
 FROM perdure.tags AS wanted JOIN perdure.streams AS s ON s.id = wanted.stream
 WHERE wanted.tenant = $1 AND wanted.tag = $6 AND s.kind = $2 AND (s.updated_at, s.stream) < ($3, $4)
 ORDER BY s.updated_at DESC, s.stream DESC LIMIT $5

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from perdure.commit.changes import Pause
 from perdure.commit.plan import Blob, Snapshot
 from perdure.errors import Code, Error
 from perdure.ids import BlobHash, PromiseId, Seq, StreamId, Tenant, WorkerId
@@ -113,7 +114,7 @@ async def streams(on: Session, leases: Leases, page: Page) -> tuple[StreamInfo, 
 
 def _info(row: Cells, alive: Iterable[WorkerId]) -> StreamInfo:
     stream, tenant, kind, name, agent, last_seq, fence, owner, active, parked, *rest = row
-    waiting, created_at, updated_at, title, tags = rest
+    waiting, created_at, updated_at, title, tags, paused_at, paused_by = rest
     return StreamInfo(
         stream=stream,
         tenant=tenant,
@@ -131,6 +132,7 @@ def _info(row: Cells, alive: Iterable[WorkerId]) -> StreamInfo:
         updated_at=updated_at,
         title=title or "",
         tags=tuple(tags),
+        paused=Pause(paused_by, paused_at) if paused_at is not None else None,
     )
 
 

@@ -26,7 +26,9 @@ CREATE TABLE perdure.streams (
     created_at bigint NOT NULL,
     updated_at bigint NOT NULL,
     takeovers int NOT NULL DEFAULT 0,
-    stuck_seq bigint NOT NULL DEFAULT 0
+    stuck_seq bigint NOT NULL DEFAULT 0,
+    paused_at bigint,
+    paused_by text
 ) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.02);
 CREATE INDEX streams_active ON perdure.streams (owner) WHERE active;
 CREATE INDEX streams_owner ON perdure.streams (owner) WHERE owner IS NOT NULL;

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from perdure.clock import Clock
-from perdure.commit.changes import Label, NewStream, Redaction
+from perdure.commit.changes import Intervention, Label, NewStream, Redaction
 from perdure.commit.plan import Blob, Entry, Plan, Receipt, check_budget
 from perdure.errors import Code, Error
 from perdure.ids import BlobHash, PromiseId, Seq, StreamId, Tenant, WorkerId
@@ -40,6 +40,7 @@ from perdure.store.protocol import (
     Diagnosis,
     Held,
     InboxRow,
+    Intervened,
     Loaded,
     Resolved,
     StreamInfo,
@@ -357,6 +358,16 @@ class PostgresStore:
         now = self._clock.wall_ms()
         work = partial(admissions.annotate, name=stream, entry=entry, label=label, now=now)
         return await self._write(work, again=entry.key is not None)
+
+    async def intervene(self, intervention: Intervention) -> Intervened:
+        """Do something to a stream from outside, in one transaction.
+
+        If the connection breaks meanwhile, it is done again only if a repetition can be told from the first time: by
+        its delivery, or by the log keys of all its notes.
+        """
+        now = self._clock.wall_ms()
+        named = intervention.delivery is not None or all(entry.key is not None for entry in intervention.notes)
+        return await self._write(lambda on: admissions.intervene(on, intervention, now), again=named)
 
     async def redact(self, redaction: Redaction) -> Annotated:
         """Take what a record said out of the tables, once, and let the server sweep what it left.

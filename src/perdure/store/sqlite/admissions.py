@@ -8,8 +8,10 @@ from collections.abc import Iterable
 from perdure.codec import decode, encode
 from perdure.commit.changes import (
     REDACTED,
+    Intervention,
     Label,
     NewStream,
+    Pause,
     Redaction,
     check_admissions,
     record_unknown,
@@ -32,7 +34,7 @@ from perdure.inbox.admit import (
     wake,
 )
 from perdure.inbox.items import Wake
-from perdure.store.protocol import Accepted, AlreadyResolved, Annotated, Resolved, Unknown
+from perdure.store.protocol import Accepted, AlreadyResolved, Annotated, Intervened, Resolved, Unknown
 from perdure.store.sqlite.claims import claim_idle
 from perdure.store.sqlite.log import find_row, log_rows, write_log
 from perdure.store.sqlite.tx import Cells, Statements, Tx
@@ -129,6 +131,35 @@ def annotate(tx: Tx, name: StreamId, entry: Entry, label: Label | None = None) -
         _relabel(tx, stream, name, label)
     row = (seq, entry.at, entry.kind, entry.data, entry.key, entry.version)
     return Annotated(log_rows(name, [row])[0], new=True)
+
+
+def intervene(tx: Tx, intervention: Intervention) -> Intervened:
+    """Do something to a stream from outside: all of it or nothing."""
+    name, new, pause = intervention.stream, intervention.delivery, intervention.pause
+    found = tx.one("stream_ownership", (name,))
+    if found is None:
+        raise stream_unknown(name)
+    stream, paused_at = found[0], found[-1]
+    (last_inbox,) = tx.one("inbox_last", (stream,))
+    if intervention.known_inbox is not None and last_inbox > intervention.known_inbox:
+        raise stream_moved(name)
+    if pause is not None and (pause.since is None) == (paused_at is None):
+        return Intervened(done=False)
+    admission = deliver(tx, new) if new is not None else None
+    if new is not None and not isinstance(admission, Admitted):
+        return Intervened(done=False, admission=admission)
+    for row in intervention.withdraw:
+        if tx.run("inbox_consume", (row, stream)).rowcount != 1:
+            raise stream_moved(name)
+    if pause is not None:
+        _pause(tx, stream, pause)
+    return Intervened(True, admission, tuple(annotate(tx, name, entry) for entry in intervention.notes))
+
+
+def _pause(tx: Tx, stream: int, pause: Pause) -> None:
+    tx.run("stream_pause", (pause.since, pause.by if pause.since is not None else None, stream))
+    if pause.since is not None:
+        tx.run("stream_take_back", (stream,))
 
 
 def _relabel(tx: Tx, stream: int, name: StreamId, label: Label) -> None:

@@ -66,7 +66,7 @@ def claim(tx: Tx, name: StreamId, worker: WorkerId) -> Claim | Held | None:
     found = tx.one("stream_ownership", (name,))
     if found is None:
         return None
-    stream, owner, fence, last_seq, format, _active, parked = found
+    stream, owner, fence, last_seq, format, _active, parked, paused_at = found
     if owner is not None and owner != worker and not tx.leases.is_gone(find_worker(tx, owner)):
         return Held(owner)
     if format > tx.leases.format:
@@ -76,6 +76,8 @@ def claim(tx: Tx, name: StreamId, worker: WorkerId) -> Claim | Held | None:
             hint="let a newer worker drive it, or upgrade this one",
             stream=name,
         )
+    if paused_at is not None and owner != worker:
+        return None
     takeovers = _taken_over(tx, stream) if owner not in (None, worker) else 0
     _take(tx, stream, worker)
     return Claim(name, Fence(fence + 1), last_seq, owner, bool(parked), takeovers)
@@ -83,8 +85,8 @@ def claim(tx: Tx, name: StreamId, worker: WorkerId) -> Claim | Held | None:
 
 def claim_idle(tx: Tx, name: StreamId, worker: WorkerId) -> Fence | None:
     """Take a stream on which nothing runs and which nobody alive holds, not even this worker."""
-    stream, owner, fence, _last_seq, format, active, parked = tx.one("stream_ownership", (name,))
-    if active or parked or format > tx.leases.format:
+    stream, owner, fence, _last_seq, format, active, parked, paused_at = tx.one("stream_ownership", (name,))
+    if active or parked or paused_at is not None or format > tx.leases.format:
         return None
     if owner is not None and not tx.leases.is_gone(find_worker(tx, owner)):
         return None

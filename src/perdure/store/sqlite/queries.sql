@@ -97,7 +97,7 @@ SELECT id, agent FROM streams WHERE stream = ?
 UPDATE streams SET last_seq = ?, format = ?, updated_at = ? WHERE id = ?
 
 -- name: stream_ownership
-SELECT id, owner, fence, last_seq, format, active, parked FROM streams WHERE stream = ?
+SELECT id, owner, fence, last_seq, format, active, parked, paused_at FROM streams WHERE stream = ?
 
 -- name: stream_stuck
 SELECT takeovers, stuck_seq,
@@ -111,6 +111,12 @@ UPDATE streams SET takeovers = ?, stuck_seq = ? WHERE id = ?
 -- What was given back has killed nobody, so takeovers are counted anew.
 UPDATE streams SET takeovers = CASE WHEN owner IS NULL THEN 0 ELSE takeovers END, owner = ?, fence = fence + 1, n = 0
 WHERE id = ?
+
+-- name: stream_pause
+UPDATE streams SET paused_at = ?, paused_by = ? WHERE id = ?
+
+-- name: stream_take_back
+UPDATE streams SET owner = NULL, fence = fence + 1, n = 0 WHERE id = ? AND active = 0
 
 -- name: stream_delete
 DELETE FROM streams WHERE id = ?
@@ -215,7 +221,7 @@ WITH work (id) AS (
     UNION SELECT id FROM streams WHERE active = 1
 )
 SELECT s.stream FROM work JOIN streams AS s ON s.id = work.id
-WHERE s.format <= :format AND (:tenant IS NULL OR s.tenant = :tenant) AND (
+WHERE s.paused_at IS NULL AND s.format <= :format AND (:tenant IS NULL OR s.tenant = :tenant) AND (
     s.owner IS NULL
     OR (s.owner = :worker AND s.active = 0)
     OR (s.owner <> :worker AND s.owner NOT IN (SELECT value FROM json_each(:alive)))
@@ -226,14 +232,16 @@ ORDER BY s.id LIMIT :limit
 SELECT s.stream, s.tenant, s.kind, s.name, s.agent, s.last_seq, s.fence, s.owner, s.active, s.parked,
     (SELECT count(*) FROM inbox AS i WHERE i.stream = s.id), s.created_at, s.updated_at,
     (SELECT title FROM titles AS t WHERE t.stream = s.id),
-    (SELECT json_group_array(tag) FROM (SELECT tag FROM tags AS g WHERE g.stream = s.id ORDER BY tag))
+    (SELECT json_group_array(tag) FROM (SELECT tag FROM tags AS g WHERE g.stream = s.id ORDER BY tag)),
+    s.paused_at, s.paused_by
 FROM streams AS s WHERE s.stream = ?
 
 -- name: stream_list
 SELECT s.stream, s.tenant, s.kind, s.name, s.agent, s.last_seq, s.fence, s.owner, s.active, s.parked,
     (SELECT count(*) FROM inbox AS i WHERE i.stream = s.id), s.created_at, s.updated_at,
     (SELECT title FROM titles AS t WHERE t.stream = s.id),
-    (SELECT json_group_array(tag) FROM (SELECT tag FROM tags AS g WHERE g.stream = s.id ORDER BY tag))
+    (SELECT json_group_array(tag) FROM (SELECT tag FROM tags AS g WHERE g.stream = s.id ORDER BY tag)),
+    s.paused_at, s.paused_by
 FROM streams AS s
 WHERE s.tenant = ? AND s.kind = ? AND (s.updated_at, s.stream) < (?, ?)
 ORDER BY s.updated_at DESC, s.stream DESC LIMIT ?
@@ -242,7 +250,8 @@ ORDER BY s.updated_at DESC, s.stream DESC LIMIT ?
 SELECT s.stream, s.tenant, s.kind, s.name, s.agent, s.last_seq, s.fence, s.owner, s.active, s.parked,
     (SELECT count(*) FROM inbox AS i WHERE i.stream = s.id), s.created_at, s.updated_at,
     (SELECT title FROM titles AS t WHERE t.stream = s.id),
-    (SELECT json_group_array(tag) FROM (SELECT tag FROM tags AS g WHERE g.stream = s.id ORDER BY tag))
+    (SELECT json_group_array(tag) FROM (SELECT tag FROM tags AS g WHERE g.stream = s.id ORDER BY tag)),
+    s.paused_at, s.paused_by
 FROM tags AS wanted JOIN streams AS s ON s.id = wanted.stream
 WHERE wanted.tenant = ? AND wanted.tag = ? AND s.kind = ? AND (s.updated_at, s.stream) < (?, ?)
 ORDER BY s.updated_at DESC, s.stream DESC LIMIT ?

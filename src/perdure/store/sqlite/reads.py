@@ -6,6 +6,7 @@ import json
 import sys
 from dataclasses import dataclass
 
+from perdure.commit.changes import Pause
 from perdure.commit.plan import Blob, Snapshot
 from perdure.errors import Code, Error
 from perdure.ids import BlobHash, PromiseId, Seq, StreamId, Tenant, WorkerId
@@ -125,7 +126,7 @@ def streams(on: Statements, leases: Leases, page: Page) -> tuple[StreamInfo, ...
 
 def _info(row: Cells, alive: set[WorkerId]) -> StreamInfo:
     stream, tenant, kind, name, agent, last_seq, fence, owner, active, parked, *rest = row
-    waiting, created_at, updated_at, title, tags = rest
+    waiting, created_at, updated_at, title, tags, paused_at, paused_by = rest
     return StreamInfo(
         stream=stream,
         tenant=tenant,
@@ -143,6 +144,7 @@ def _info(row: Cells, alive: set[WorkerId]) -> StreamInfo:
         updated_at=updated_at,
         title=title or "",
         tags=tuple(json.loads(tags)),
+        paused=Pause(paused_by, paused_at) if paused_at is not None else None,
     )
 
 

@@ -24,7 +24,9 @@ CREATE TABLE streams (
     created_at INTEGER NOT NULL,
     updated_at INTEGER NOT NULL,
     takeovers INTEGER NOT NULL DEFAULT 0,
-    stuck_seq INTEGER NOT NULL DEFAULT 0
+    stuck_seq INTEGER NOT NULL DEFAULT 0,
+    paused_at INTEGER,
+    paused_by TEXT
 );
 CREATE INDEX streams_active ON streams (active) WHERE active = 1;
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from perdure.clock import Clock
-from perdure.commit.changes import Label, NewStream, Redaction
+from perdure.commit.changes import Intervention, Label, NewStream, Redaction
 from perdure.commit.plan import Blob, Entry, Plan, Receipt, check_budget
 from perdure.errors import Code, Error
 from perdure.ids import BlobHash, PromiseId, Seq, StreamId, Tenant, WorkerId
@@ -25,6 +25,7 @@ from perdure.store.protocol import (
     Diagnosis,
     Held,
     InboxRow,
+    Intervened,
     Loaded,
     Resolved,
     StreamInfo,
@@ -215,6 +216,12 @@ class SqliteStore:
     async def annotate(self, stream: StreamId, entry: Entry, *, label: Label | None = None) -> Annotated:
         """Append an admitted record, by anyone, unfenced. `entry.key` decides: the first one stands."""
         return await self._write(lambda tx: admissions.annotate(tx, stream, entry, label))
+
+    async def intervene(self, intervention: Intervention) -> Intervened:
+        """Do something to a stream from outside, in one transaction."""
+        new = intervention.delivery
+        weight = sum(len(blob.data) for blob in new.blobs) if new is not None else 0
+        return await self._write(lambda tx: admissions.intervene(tx, intervention), weight=weight)
 
     async def redact(self, redaction: Redaction) -> Annotated:
         """Take what a record said out of the file and out of its write-ahead log; once."""

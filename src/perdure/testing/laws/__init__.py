@@ -17,6 +17,7 @@ from perdure.testing.laws.blobs import BlobLaws
 from perdure.testing.laws.changes import ChangeLaws
 from perdure.testing.laws.claims import ClaimLaws
 from perdure.testing.laws.inbox import InboxLaws
+from perdure.testing.laws.interventions import InterventionLaws
 from perdure.testing.laws.leases import LeaseLaws
 from perdure.testing.laws.promises import PromiseLaws
 from perdure.testing.laws.receipts import ReceiptLaws
@@ -38,6 +39,7 @@ class StoreLaws(
     SnapshotLaws,
     StreamLaws,
     ChangeLaws,
+    InterventionLaws,
 ):
     """Subclass, provide `bench`, inherit every law."""
 

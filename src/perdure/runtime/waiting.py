@@ -1,0 +1,84 @@
+"""What waits in the inbox of a session: which input opens the next turn, and which ones the running turn takes in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from perdure.ids import InputId, TurnId
+from perdure.inbox.admit import admitted
+from perdure.inbox.items import Input
+from perdure.store.protocol import InboxRow
+from perdure.turn.state import Turn
+from perdure.vocab.records import CancelRequested, InputAdmitted, Record
+
+MAX_JOINING = 64
+"""How many inputs a turn takes in at once; the rest waits for the next time."""
+
+
+class Waiting:
+    """The inbox as it was last read, without what was taken since: rows whose removal may not be durable yet."""
+
+    def __init__(self) -> None:
+        self._rows: tuple[InboxRow, ...] = ()
+        self._taken: set[int] = set()
+        self._asked_for: dict[InputId, TurnId] = {}
+
+    def see(self, rows: Iterable[InboxRow]) -> None:
+        """The inbox, read again."""
+        self._rows = tuple(row for row in rows if row.id not in self._taken)
+
+    def take(self, row: InboxRow) -> bool:
+        """Count a row as taken; False if it was before."""
+        if row.id in self._taken:
+            return False
+        self._taken.add(row.id)
+        return True
+
+    def settled(self) -> None:
+        """Everything that was taken is gone from the store as well."""
+        self._taken.clear()
+
+    def joined(self, record: Record) -> TurnId | None:
+        """The turn that an input had asked for which has durably joined another: it will never be."""
+        return self._asked_for.pop(record.input, None) if isinstance(record, InputAdmitted) and record.joins else None
+
+    def _inputs(self, mode: str) -> Iterator[tuple[InboxRow, Input]]:
+        for row in self._rows:
+            item = row.item
+            if isinstance(item, Input) and item.mode == mode and row.id not in self._taken:
+                yield row, item
+
+    def first(self) -> tuple[InboxRow, Input] | None:
+        """What opens the next turn: an interruption, else the oldest input. Steering goes into whatever opens."""
+        return next((one for mode in ("interrupt", "queue", "steer") for one in self._inputs(mode)), None)
+
+    def interruption(self, turn: Turn) -> CancelRequested | None:
+        """The request that ends a turn in favour of an input that interrupts it."""
+        for _, item in self._inputs("interrupt"):
+            return interrupting(item, turn.id)
+        return None
+
+    def joining(self, turn: Turn, *, together: bool) -> list[tuple[int, InputAdmitted]]:
+        """What the turn takes in before its model is asked: steering; and, at its beginning, what is drained together
+        with the input that opened it. They count as taken.
+        """
+        found = list(self._inputs("steer"))
+        if together and turn.iteration == 1:
+            queued = (one for one in self._inputs("queue") if one[1].model in ("", turn.composition.model))
+            found = sorted([*found, *queued], key=lambda one: one[0].id)
+        del found[MAX_JOINING:]
+        for row, item in found:
+            self.take(row)
+            self._asked_for[item.input] = item.turn
+        return [(row.id, admitted(item, turn.id)) for row, item in found]
+
+
+def interrupting(item: Input, turn: TurnId) -> CancelRequested:
+    """An input's request to end the running turn."""
+    return CancelRequested(
+        turn=turn,
+        request=item.input,
+        origin=item.source,
+        reason="interrupted by a newer input",
+        superseded_by=item.input,
+    )

@@ -1,0 +1,193 @@
+"""Steering: what is sent to a running turn is shown to its model exactly once, in this turn or the next."""
+
+from __future__ import annotations
+
+import asyncio
+
+from perdure import ToolContext, Tuning, tool
+from perdure.models.scripted import ScriptedModel, call, fail, say
+from perdure.observe.events import Fact
+from perdure.runtime.session import Sent, Session
+from perdure.testing.validity import complaints
+from perdure.vocab.messages import Text
+from perdure.vocab.records import InputAdmitted, TurnEnded, kind_of
+from tests.scenarios.conftest import Desk, until
+from tests.scenarios.verbs import Gate, HeldModel, texts
+
+GO_LOOK = {"go": [call("look"), say("done", exact=True)], "quietly": [say("hush", exact=True)]}
+
+
+async def test_steering_reaches_the_next_model_call_of_the_running_turn(desk: Desk) -> None:
+    gate, model = Gate(), ScriptedModel.by_input(GO_LOOK)
+    rt = await desk.open(model, gate.look)
+    session = await rt.session("s", agent="a")
+    first = await session.send("go")
+    await gate.entered.wait()
+    steered = await session.send("quietly", mode="steer", source="web")
+    gate.go.set()
+    ended, answered = await first.result(10), await steered.result(10)
+    assert ended == answered
+    assert (ended.turn, ended.text) == (first.turn, "hush")
+    assert texts(await session.history()) == ["user: go", "user: quietly", "assistant: hush"]
+    [one, two] = [row.record for row in await session.rows() if isinstance(row.record, InputAdmitted)]
+    assert (one.mode, one.joins, two.mode, two.joins, two.source) == ("queue", False, "steer", True, "web")
+    assert texts(model.requests[1].messages) == ["user: go", "user: quietly"]
+    assert await session.queue() == ()
+
+
+async def test_steering_from_another_process_reaches_it_too(desk: Desk) -> None:
+    gate, model = Gate(), ScriptedModel.by_input(GO_LOOK)
+    rt = await desk.open(model, gate.look)
+    away = await desk.open(ScriptedModel(), worker=False)
+    session, there = await rt.session("s", agent="a"), await away.session("s", agent="a")
+    first = await session.send("go")
+    await gate.entered.wait()
+    steered = await there.send("quietly", mode="steer")
+    await asyncio.sleep(0.2)  # the worker hears of what others write within some 25 ms
+    gate.go.set()
+    assert await steered.result(10) == await first.result(10)
+    assert texts(await session.history()) == ["user: go", "user: quietly", "assistant: hush"]
+
+
+async def test_steering_that_comes_too_late_opens_the_next_turn(desk: Desk) -> None:
+    model = HeldModel(("go", say("one", exact=True)), ("quietly", say("two", exact=True)))
+    rt = await desk.open(model)
+    session = await rt.session("s", agent="a")
+    first = await session.send("go")
+    await model.asked[0].wait()
+    steered = await session.send("quietly", mode="steer")
+    assert [(one.input, one.mode) for one in await session.queue()] == [(steered.input, "steer")]
+    model.go[0].set()
+    assert (await first.result(10)).text == "one"
+    late = await steered.result(10)
+    assert (late.text, late.turn) == ("two", steered.turn)
+    assert texts(await session.history()) == ["user: go", "assistant: one", "user: quietly", "assistant: two"]
+
+
+async def test_steering_an_idle_session_is_an_input_like_any_other(desk: Desk) -> None:
+    rt = await desk.open(ScriptedModel(say("ok", exact=True)))
+    session = await rt.session("s", agent="a")
+    assert (await (await session.send("one", mode="steer")).result(10)).text == "ok"
+    sent = await session.send("two", mode="steer")
+    assert (await sent.result(10)).turn == sent.turn
+
+
+async def test_steering_before_the_model_is_asked_again_after_an_error_is_seen_by_the_next_attempt(desk: Desk) -> None:
+    model = ScriptedModel.by_input({"go": [fail(503), say("late")], "quietly": [say("hush", exact=True)]})
+    rt = await desk.open(model)
+    session = await rt.session("s", agent="a")
+    first = await session.send("go")
+    await until(lambda: _count(model, 1))
+    await session.send("quietly", mode="steer")
+    assert (await first.result(10)).text == "hush"
+    assert texts(model.requests[1].messages) == ["user: go", "user: quietly"]
+
+
+async def _count(model: ScriptedModel, requests: int) -> bool:
+    return len(model.requests) >= requests
+
+
+async def test_several_are_shown_in_the_order_in_which_they_came(desk: Desk) -> None:
+    gate = Gate()
+    model = ScriptedModel.by_input({"go": [call("look")]}, default=[say("ok", exact=True)])
+    rt = await desk.open(model, gate.look)
+    session = await rt.session("s", agent="a")
+    first = await session.send("go")
+    await gate.entered.wait()
+    sent = [await session.send(f"n{n}", mode="steer") for n in range(5)]
+    gate.go.set()
+    assert {(await one.result(10)).turn for one in sent} == {first.turn}
+    assert texts(model.requests[1].messages) == ["user: go", *(f"user: n{n}" for n in range(5))]
+
+
+async def test_a_missed_one_joins_the_turn_of_what_was_queued_before_it(desk: Desk) -> None:
+    model = HeldModel(("go", say("one", exact=True)), ("next", say("two", exact=True)), ("also\nnext", say("x")))
+    rt = await desk.open(model)
+    session = await rt.session("s", agent="a")
+    await session.send("go")
+    await model.asked[0].wait()
+    queued = await session.send("next")
+    steered = await session.send("next", mode="steer")
+    model.go[0].set()
+    assert (await queued.result(10)).turn == (await steered.result(10)).turn == queued.turn
+    assert texts(await session.history()) == [
+        *("user: go", "assistant: one", "user: next", "user: next", "assistant: two")
+    ]
+
+
+async def test_the_same_key_is_steered_once_and_has_one_answer(desk: Desk) -> None:
+    gate, model = Gate(), ScriptedModel.by_input(GO_LOOK)
+    rt = await desk.open(model, gate.look)
+    session = await rt.session("s", agent="a")
+    first = await session.send("go")
+    await gate.entered.wait()
+    one = await session.send("quietly", mode="steer", key="k")
+    two = await session.send("quietly", mode="steer", key="k")
+    gate.go.set()
+    assert two.duplicate
+    assert await one.result(10) == await two.result(10) == await first.result(10)
+    again = await session.send("quietly", mode="steer", key="k")
+    assert again.duplicate
+    assert (await again.result(10)).turn == first.turn
+
+
+async def test_the_events_of_a_steered_input_are_those_of_the_turn_that_took_it(desk: Desk) -> None:
+    gate = Gate()
+    rt = await desk.open(ScriptedModel.by_input(GO_LOOK), gate.look)
+    session = await rt.session("s", agent="a")
+    first = await session.send("go")
+    await gate.entered.wait()
+    steered = await session.send("quietly", mode="steer")
+    live = asyncio.create_task(_facts(steered))
+    await asyncio.sleep(0.05)
+    gate.go.set()
+    for kinds in (await live, await _facts(steered)):
+        assert kinds[0] == "input_admitted"
+        assert kinds[-1] == "turn_ended"
+    ends = [row.record for row in await session.rows() if isinstance(row.record, TurnEnded)]
+    assert [end.turn for end in ends] == [first.turn]
+
+
+async def _facts(sent: Sent) -> list[str]:
+    return [kind_of(event.record) async for event in sent.events() if isinstance(event, Fact)]
+
+
+async def test_a_parked_turn_is_steered_once_it_goes_on(desk: Desk) -> None:
+
+    @tool(effect="resumable")
+    async def ask(ctx: ToolContext) -> str:
+        """Ask."""
+        return str(await ctx.event("answer"))
+
+    model = ScriptedModel.by_input({"go": [call("ask")], "quietly": [say("hush", exact=True)]})
+    rt = await desk.open(model, ask, tuning=Tuning(patience_s=0))
+    session = await rt.session("s", agent="a")
+    first = await session.send("go")
+    await until(lambda: _parked(session))
+    steered = await session.send("quietly", mode="steer")
+    await session.resolve("answer", 7)
+    assert await steered.result(10) == await first.result(10)
+    assert texts(await session.history()) == ["user: go", "user: quietly", "assistant: hush"]
+
+
+async def _parked(session: Session) -> bool:
+    info = await session.runtime.store.stream(session.stream)
+    return info is not None and info.parked
+
+
+async def test_racing_the_end_of_the_turn_it_is_shown_exactly_once(desk: Desk) -> None:
+    rt = await desk.open(ScriptedModel(say("ok", latency_ms=2)))
+    away = await desk.open(ScriptedModel(), worker=False)
+    for n in range(40):
+        session, there = await rt.session(f"s{n}", agent="a"), await away.session(f"s{n}", agent="a")
+        first = await session.send("go")
+        await asyncio.sleep(n % 8 / 1000)
+        steered = await (session if n % 2 else there).send("left", mode="steer")
+        assert (await steered.result(10)).status == "finished"
+        assert (await first.result(10)).status == "finished"
+        history = await session.history()
+        said = [part.text for message in history for part in message.parts if isinstance(part, Text)]
+        assert said.count("left") == 1
+        assert complaints(history) == []
+        assert history[-1].role == "assistant"
+        assert await session.queue() == ()
