@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from perdure.store.aes_gcm import AesGcm
     from perdure.store.encoded import Codec
     from perdure.tools.body import EventFailed, EventTimedOut, StepFailed
+    from perdure.tools.client_side import ask_user, client_tool
     from perdure.tools.clients.completions import DirectRequest
     from perdure.tools.clients.dispatch import ChildCall
     from perdure.tools.context import CancelToken, ToolContext
@@ -89,6 +90,8 @@ _WHERE = {
     "Unknown": "perdure.tools.verdicts",
     "Usage": "perdure.vocab.usage",
     "Why": "perdure.observe.why",
+    "ask_user": "perdure.tools.client_side",
+    "client_tool": "perdure.tools.client_side",
     "per_turn": "perdure.runtime.deps",
     "run": "perdure.runtime.runtime",
     "tool": "perdure.tools.decorator",
@@ -146,6 +149,8 @@ __all__ = [
     "Usage",
     "Why",
     "__version__",
+    "ask_user",
+    "client_tool",
     "per_turn",
     "run",
     "tool",

@@ -45,6 +45,10 @@ class Code(StrEnum):
     APPROVAL_ALREADY_DECIDED = "approval_already_decided"
     APPROVAL_STALE = "approval_stale"
     DOUBT_STILL_RUNNING = "doubt_still_running"
+    TOOL_CALL_UNKNOWN = "tool_call_unknown"
+    TOOL_CALL_ANSWERED = "tool_call_answered"
+    TOOL_RESULT_INVALID = "tool_result_invalid"
+    ANSWER_INVALID = "answer_invalid"
 
     # tools as they are registered
     TOOL_INVALID = "tool_invalid"
@@ -156,6 +160,10 @@ TRAITS: Mapping[Code, Trait] = {
     Code.APPROVAL_ALREADY_DECIDED: _CONFLICT,
     Code.APPROVAL_STALE: _CONFLICT,
     Code.DOUBT_STILL_RUNNING: Trait(409, "later"),
+    Code.TOOL_CALL_UNKNOWN: _MISSING,
+    Code.TOOL_CALL_ANSWERED: _CONFLICT,
+    Code.TOOL_RESULT_INVALID: _BAD,
+    Code.ANSWER_INVALID: _BAD,
     Code.TOOL_INVALID: _BAD,
     Code.TOOL_NOT_SUPPORTED_YET: Trait(501),
     Code.TOOL_UNKNOWN: _MISSING,

@@ -61,6 +61,8 @@ NAMES = [
     "Usage",
     "Why",
     "__version__",
+    "ask_user",
+    "client_tool",
     "per_turn",
     "run",
     "tool",

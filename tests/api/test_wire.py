@@ -288,6 +288,11 @@ OUTCOMES: list[tuple[o.Outcome, str]] = [
         '"key_id":"k1","signature":"sig"}},"triggers":[{"t":1}]}',
     ),
     (
+        o.ToolCallOutcome(launch=o.Pending(key=KEY, due_at=7, silence={"answers": {}})),
+        '{"type":"tool_call","launch":{"status":"pending","key":{"scope":"s1","wait":{"type":"custom","key":"ok"},'
+        '"key_id":"k1","signature":"sig"},"due_at":7,"silence":{"answers":{}}}}',
+    ),
+    (
         o.ToolBatchOutcome(
             launches=(
                 o.Pending(
@@ -376,6 +381,8 @@ PARTS: list[tuple[messages.Part, str]] = [
 
 WAITS: list[tuple[promises.WaitIdentity, str]] = [
     (promises.ToolCompletion(call_id="c"), '{"type":"tool_completion","call_id":"c"}'),
+    (promises.ClientResult(call_id="c"), '{"type":"client_result","call_id":"c"}'),
+    (promises.UserAnswer(call_id="c"), '{"type":"user_answer","call_id":"c"}'),
     (promises.TurnCancelGate(turn_id="t1"), '{"type":"turn_cancel_gate","turn_id":"t1"}'),
     (promises.TurnTerminal(turn_id="t1"), '{"type":"turn_terminal","turn_id":"t1"}'),
     (
@@ -463,6 +470,7 @@ COMPOSITIONS: list[tuple[Composition, str]] = [
                         serial=True,
                         concurrency_class="db",
                     ),
+                    returns={"type": "string"},
                 ),
             ),
             settings={"temperature": 0.5},
@@ -472,7 +480,8 @@ COMPOSITIONS: list[tuple[Composition, str]] = [
         '"kind":"client_side","policy":"requires_approval","category":"c","deferrable":"never","hints":'
         '{"readonly":true,"idempotent":false,"concurrency_class":"db"},"full_parameters":{}},"durability":'
         '{"effect":"idempotent","doubt":"probe","retry":{"kind":"safe","max_attempts":3,"base_delay_ms":1,'
-        '"max_delay_ms":2},"timeout_ms":9,"serial":true,"concurrency_class":"db"}}],"settings":{"temperature":0.5}}',
+        '"max_delay_ms":2},"timeout_ms":9,"serial":true,"concurrency_class":"db"},'
+        '"returns":{"type":"string"}}],"settings":{"temperature":0.5}}',
     ),
 ]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypedDict
 
 from perdure.codec import Json
 from perdure.effects.journal import EffectJournal
@@ -15,13 +15,15 @@ from perdure.store.protocol import Store
 from perdure.vocab.effects import AwaitEvent, EffectKind, PreparedToolCall
 from perdure.vocab.messages import Reply, ToolCall
 from perdure.vocab.outcomes import Done, InDoubt, LlmCallOutcome, ToolCallOutcome
-from perdure.vocab.promises import DoubtVerdict, ToolApproval
+from perdure.vocab.promises import ClientResult, DoubtVerdict, ToolApproval, UserAnswer
+from perdure.vocab.questions import Question, questions_of
 from perdure.vocab.records import EffectSettled, EffectStarted, Row
 from perdure.vocab.refs import EffectRef, PartRef, parse_ref
 
-PendingKind = Literal["approval", "doubt", "completion", "event", "sleep"]
+PendingKind = Literal["approval", "doubt", "client_call", "question", "completion", "event", "sleep"]
 
 _ID_CHARS = 16
+_SHOWN_CHARS = 80
 _PREFIXES: dict[PendingKind, str] = {"approval": "apr_", "doubt": "dbt_"}
 
 
@@ -60,6 +62,20 @@ class PendingDoubt(PendingItem):
     promise: PromiseId
     args: Json
     doubt: InDoubt | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PendingClientCall(PendingItem):
+    """A call that the client runs: its result is posted under its id."""
+
+    args: Json
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PendingQuestion(PendingItem):
+    """Questions to a person, which are answered under the id of their call."""
+
+    questions: tuple[Question, ...]
 
 
 def ask_id(kind: PendingKind, promise: PromiseId) -> str:
@@ -116,6 +132,22 @@ def _doubt(ref: EffectRef | PartRef, ends: dict[EffectId, Done]) -> Done | None:
     return None if isinstance(ref, PartRef) else ends.get(EffectRef(ref.iteration, ref.index, ref.attempt).id)
 
 
+class _Fields(TypedDict):
+    """What every pending item says."""
+
+    kind: PendingKind
+    id: str
+    session: SessionId
+    turn: TurnId
+    effect: EffectId
+    call: CallId | None
+    tool: str
+    what: str
+    who: str
+    since: int
+    until: int | None
+
+
 @dataclass(frozen=True, slots=True)
 class _Place:
     session: SessionId
@@ -131,6 +163,16 @@ def _item(started: EffectStarted, ref: EffectRef | PartRef, at: _Place, ended: D
         case AwaitEvent(key=key, about=PreparedToolCall() as about), _ if isinstance(key.wait, DoubtVerdict):
             output = ended.result.output if ended else None
             yield doubtful(started, about, at, output if isinstance(output, InDoubt) else None)
+        case AwaitEvent(key=key, about=PreparedToolCall() as about), _ if isinstance(key.wait, ClientResult):
+            who = f"the client: session.post_result({about.call_id!r}, ...)"
+            what = f"the client's result of tool {about.tool_name}"
+            yield PendingClientCall(**_fields(started, at, "client_call", about.call_id, what, who), args=about.args)
+        case AwaitEvent(key=key, about=PreparedToolCall() as about), _ if isinstance(key.wait, UserAnswer):
+            asked = () if started.redacted else questions_of(about.args)
+            who = f"a person: session.answer({about.call_id!r}, {{...}}, by=...)"
+            what = "a person's answer to " + "; ".join(_short(question.question) for question in asked)
+            fields = _fields(started, at, "question", about.call_id, what, who)
+            yield PendingQuestion(**fields, questions=asked)
         case AwaitEvent(), PartRef(kind="event", name=name):
             who = f"session.resolve({name!r}, ...), or the key that was handed out"
             yield _plain(started, at, "event", name, f"event {name!r} of tool {_tool(at)}", who)
@@ -144,7 +186,16 @@ def _item(started: EffectStarted, ref: EffectRef | PartRef, at: _Place, ended: D
 
 
 def _plain(started: EffectStarted, at: _Place, kind: PendingKind, id: str, what: str, who: str) -> PendingItem:
-    return PendingItem(
+    return PendingItem(**_fields(started, at, kind, id, what, who))
+
+
+def _short(question: str) -> str:
+    line = " ".join(question.split())
+    return repr(line if len(line) <= _SHOWN_CHARS else f"{line[:_SHOWN_CHARS]}…")
+
+
+def _fields(started: EffectStarted, at: _Place, kind: PendingKind, id: str, what: str, who: str) -> _Fields:
+    return _Fields(
         kind=kind,
         id=id,
         session=at.session,

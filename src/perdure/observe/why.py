@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from perdure.effects.journal import EffectJournal
 from perdure.errors import Code, Error
-from perdure.ids import CallId, EffectId, Seq, StreamId, TurnId, stream_names
+from perdure.ids import CallId, EffectId, Seq, SessionId, StreamId, TurnId, stream_names
 from perdure.inbox.items import Input
+from perdure.observe.pending import PendingItem, items
 from perdure.session.fold import CODE, SessionState, fold_all
 from perdure.store.protocol import Loaded, Store, StreamInfo
 from perdure.vocab.messages import Reply
@@ -17,7 +18,7 @@ from perdure.vocab.outcomes import AwaitEventOutcome, CompletedToolCall, Done, L
 from perdure.vocab.records import EffectSettled, EffectStarted, Row, TurnEnded
 from perdure.vocab.refs import EffectRef, PartRef, is_part, parse_ref
 
-Status = Literal["idle", "running", "waiting", "queued", "interrupted", "sealed"]
+Status = Literal["idle", "running", "waiting", "waiting_for_tool_results", "queued", "interrupted", "sealed"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +29,7 @@ class Waiting:
     since: int
     until: int | None = None
     effect: EffectId | None = None
+    who: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +89,15 @@ def sealed_turn(rows: Sequence[Row]) -> TurnEnded | None:
 
 
 def _within_turn(info: StreamInfo, state: SessionState, rows: Sequence[Row], queued: int) -> Why:
-    waiting = tuple(_under_way(rows))
+    turn = state.open_turn
+    assert turn is not None
+    held = {item.effect: item for item in items(SessionId(stream_names(info.stream)[2]), turn, rows)}
+    waiting = tuple(_told(item, held.get(item.effect) if item.effect else None) for item in _under_way(rows))
     what = "; ".join(item.what for item in waiting) or "the next step"
+    at_work = info.owner is not None and info.owner_alive
+    if (info.parked or at_work) and held and all(item.kind == "client_call" for item in held.values()):
+        hint = next(item.who for item in held.values())
+        return Why("waiting_for_tool_results", f"waiting for {what}", turn, waiting, queued, info.owner, hint)
     if info.parked:
         return Why("waiting", f"waiting for {what}", state.open_turn, waiting, queued, info.owner, _who_can(waiting))
     if info.owner is None or not info.owner_alive:
@@ -98,7 +107,19 @@ def _within_turn(info: StreamInfo, state: SessionState, rows: Sequence[Row], que
     return Why("running", f"waiting for {what}", state.open_turn, waiting, queued, info.owner)
 
 
+def _told(waiting: Waiting, held: PendingItem | None) -> Waiting:
+    """What is waited for in the words of what it is, with who can bring it."""
+    if held is None:
+        return waiting
+    return replace(waiting, what=held.what if held.kind in _IN_THEIR_WORDS else waiting.what, who=held.who)
+
+
+_IN_THEIR_WORDS = ("client_call", "question")
+
+
 def _who_can(waiting: Sequence[Waiting]) -> str:
+    if asked := [item.who for item in waiting if item.who.startswith(("a person", "the client"))]:
+        return asked[0]
     refs = [parse_ref(item.effect) for item in waiting if item.effect]
     names = [ref.name for ref in refs if isinstance(ref, PartRef) and ref.kind == "event"]
     return f"answer it: session.resolve({names[0]!r}, ...), or with the key that was handed out" if names else ""

@@ -50,7 +50,8 @@ class Agent:
     `instructions` may be a function, plain or async, of an `InstructionsContext`: it is asked once when a turn opens,
     and what it says holds for that turn, whatever is deployed or restarted meanwhile. `output` is the type of the final
     reply (a pydantic model, dataclass, TypedDict, msgspec Struct …); one that is not of it is asked for again, twice at
-    most. `tool_timeout` holds for tools that set none themselves, except resumable ones: these may wait for days.
+    most. `tool_timeout` holds for tools that set none themselves, except resumable and client-side ones, which
+    may wait for days.
     `max_iterations` bounds the model calls of one turn; after it the model is asked once more, without tools.
     `view_bytes` bounds how much of the conversation the model is shown, whole turns at a time, newest first.
     `queue` says what becomes of inputs that wait for a turn to end: each gets a turn of its own ("one"), or all of them
@@ -122,6 +123,8 @@ class Agent:
         """A tool's own timeout wins; without one, the agent's holds."""
         durability = contract.durability
         if self.tool_timeout is None or durability.timeout_ms is not None or durability.effect == "resumable":
+            return contract
+        if contract.client_side:
             return contract
         return replace(contract, durability=replace(contract.durability, timeout_ms=to_ms(self.tool_timeout)))
 

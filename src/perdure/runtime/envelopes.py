@@ -22,6 +22,8 @@ from perdure.vocab.effects import (
     Sleep,
     ViewRef,
 )
+from perdure.vocab.messages import ToolCall
+from perdure.vocab.promises import ClientResult, UserAnswer
 from perdure.vocab.refs import EffectRef
 
 
@@ -59,16 +61,18 @@ def _command(where: Where, turn: Turn, owed: Effect) -> Command:
                 )
             )
         case RunCall(call=call):
-            prepared = PreparedToolCall(
-                call_id=call.id, tool_id=f"tool:{call.name}", tool_name=call.name, args=call.args
-            )
-            return CallTool(call=prepared)
+            return CallTool(call=_as_made(call))
         case Probe(call=call):
             return DurableStep(step_id="probe", input={"call": call.id, "tool": call.name})
         case Wait(duration_ms=duration_ms):
             return Sleep(duration_ms=duration_ms)
-        case AwaitCompletion(pending=pending):
-            return AwaitEvent(key=pending.key)
+        case AwaitCompletion(call=call, pending=pending):
+            told = isinstance(pending.key.wait, ClientResult | UserAnswer)
+            return AwaitEvent(key=pending.key, about=_as_made(call) if told else None)
+
+
+def _as_made(call: ToolCall) -> PreparedToolCall:
+    return PreparedToolCall(call_id=call.id, tool_id=f"tool:{call.name}", tool_name=call.name, args=call.args)
 
 
 def _key(tenant: Tenant, scope: Scope, owed: Effect, kind: EffectKind) -> str:

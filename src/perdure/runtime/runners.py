@@ -124,7 +124,8 @@ class Runners:
         async def run(flight: Flight) -> Outcome:
             due_at = item.pending.due_at or flight.begun.care.due_at
             key = item.pending.key
-            resolution = await self._waits.until(flight.id, key, due_at) or await self._waits.give_up(key)
+            answer = await self._waits.until(flight.id, key, due_at)
+            resolution = answer or await self._waits.give_up(key, item.pending.silence)
             return AwaitEventOutcome(resolution=resolution)
 
         return run

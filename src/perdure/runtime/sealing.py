@@ -41,7 +41,8 @@ async def sealing(turn: Turn, records: Iterable[Record], takeovers: int, store: 
     for record in (*recovery(turn), *await _parts(records, store, clock)):
         turn = advance(turn, record)
         closing.append(record)
-    started = {item.ref.id for item in owed(turn) if isinstance(item, RunCall)}
+    owes = [item for item in owed(turn) if isinstance(item, RunCall)]
+    started = {item.ref.id for item in owes if not (item.contract and item.contract.client_side)}
     while left := unanswered(turn):
         ref, call = left[0]
         record = _answer(ref, call, may_have_run=ref.id in started)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from perdure.codec import Json, check_text, encode, to_json
 from perdure.effects.promises import SECRET, TurnScope, signed_key, unsigned_key
 from perdure.errors import Code, Error
-from perdure.ids import InputId, Seq, SessionId, StreamId, TurnId, check_id, session_stream
+from perdure.ids import CallId, InputId, Seq, SessionId, StreamId, TurnId, check_id, session_stream
 from perdure.inbox.admit import NOBODY, Admission, Admitted, Delivery, Duplicate, delivery
 from perdure.inbox.items import Input
 from perdure.observe.events import Cursor, Delta, Event, Fact, OutputDelta, Progress
@@ -19,7 +19,7 @@ from perdure.observe.hub import Subscription
 from perdure.observe.pending import PendingItem, pending
 from perdure.observe.text import TextFlow
 from perdure.observe.why import Why, explain, sealed_turn
-from perdure.runtime import answers, verbs
+from perdure.runtime import answers, posting, verbs
 from perdure.runtime.agent import find_model
 from perdure.runtime.archive import export
 from perdure.runtime.clock import short_id, uuid7
@@ -33,6 +33,7 @@ from perdure.session.fold import SessionState
 from perdure.store.protocol import Claim, InboxRow, Resolved, StreamInfo
 from perdure.vocab.messages import Message
 from perdure.vocab.promises import AwaitEventKey, Custom, Err, TurnCancelGate, TurnTerminal, WaitIdentity, unknown_key
+from perdure.vocab.questions import Answer
 from perdure.vocab.records import (
     InputAdmitted,
     InputCancelled,
@@ -446,6 +447,42 @@ class Session:
         resolution = answers.answer_of(value, error, cancel=cancel)
         scope = await self._scope()
         return await answers.resolve(self.runtime, unsigned_key(scope.id, Custom(key=name)), resolution)
+
+    async def post_result(self, call: str, value: Json = None, *, error: Err | None = None) -> Resolved:
+        """Bring the result of a call that the client runs, or its failure. The first one stands.
+
+        The same result again is no error, so that a client that did not hear back may post once more.
+
+        Raises:
+            Error: `tool_call_unknown` if this session left no such call to its client; `tool_result_invalid` if the
+                result does not fit the tool's schema (the call stays open); `tool_call_answered` if there is another
+                result, or nobody waits any more; `invalid_json`; `input_too_large` above 256 KiB.
+        """
+        if error is not None and value is not None:
+            raise Error(Code.INVALID_ARGUMENT, "a call has a result or an error, not both")
+        [resolved] = (await self.post_results({call: value if error is None else error})).values()
+        return resolved
+
+    async def post_results(self, results: Mapping[str, Json | Err]) -> dict[CallId, Resolved]:
+        """Bring several results, by call. If one of them is refused, none is taken.
+
+        Raises:
+            Error: as `post_result`.
+        """
+        self.runtime.check_usable()
+        return await posting.post(self.runtime, self.id, results)
+
+    async def answer(self, call: str, answers: Mapping[str, Answer], *, by: str, via: str = "api") -> Resolved:
+        """Answer the questions of a call of `ask_user`, all of them, by their ids; `by` says who does.
+
+        The first answers stand.
+
+        Raises:
+            Error: `answer_invalid` if they do not fit (the questions stay open); `tool_call_unknown`;
+                `tool_call_answered`; `invalid_argument`.
+        """
+        self.runtime.check_usable()
+        return await posting.answer(self.runtime, self.id, call, answers, by=by, via=via)
 
     async def cancel_waits(self) -> int:
         """End whatever the current turn waits for outside with `Cancelled`: how many waits there were.

@@ -13,6 +13,7 @@ from dataclasses import replace
 from perdure.commit.plan import Blob
 from perdure.effects.controller import Begun, Care, JournaledController, Local
 from perdure.effects.journal import EffectJournal
+from perdure.effects.promises import TurnScope, unsigned_key
 from perdure.errors import Code, Error
 from perdure.ids import EffectId
 from perdure.runtime.envelopes import Where, envelope
@@ -38,9 +39,13 @@ from perdure.vocab.outcomes import (
     LlmError,
     NotRun,
     Outcome,
+    Pending,
+    PendingCompletion,
     ToolCallOutcome,
     ToolOutput,
 )
+from perdure.vocab.promises import ClientResult, UserAnswer
+from perdure.vocab.questions import questions_of, silence
 from perdure.vocab.records import CancelRequested, EffectSettled, OutcomeArrivedLate, Record, TurnEnded
 from perdure.vocab.refs import PartRef, is_part
 
@@ -357,6 +362,9 @@ class TurnDriver:
         if not isinstance(ready, Ready):
             self._controller.record(settlement(item.ref, item.call, ready))
             return True
+        if ready.prepared.contract.client_side:
+            self._controller.record(self._left_to_client(item, ready))
+            return True
         described = envelope(self._where, self.turn, item, ready.call)
         durability = ready.prepared.contract.durability
         timeout = durability.timeout_ms
@@ -368,6 +376,19 @@ class TurnDriver:
             keep_command=ready.recorded,
         )
         return self._start(item, described, care, self._runners.tool(item, ready))
+
+    def _left_to_client(self, item: RunCall, ready: Ready) -> EffectSettled:
+        """A call that is run elsewhere is pending from the start: nothing is dispatched, so nothing can be in doubt."""
+        call, timeout = item.call, ready.prepared.durability.timeout_ms
+        asked = questions_of(call.args) if getattr(ready.prepared.tool, "asks_person", False) else ()
+        wait = UserAnswer(call_id=call.id) if asked else ClientResult(call_id=call.id)
+        pending = Pending(
+            key=unsigned_key(TurnScope(self._where.tenant, self._where.session, self.turn.id).id, wait),
+            pending=PendingCompletion(deadline_ms=timeout),
+            due_at=self._around.clock.wall_ms() + timeout if timeout else None,
+            silence=silence(asked),
+        )
+        return EffectSettled(id=item.ref.id, outcome=ToolCallOutcome(launch=pending))
 
     def _begin_probe(self, item: Probe, described: Envelope) -> bool:
         sealed = self._preparations.sealed(item)

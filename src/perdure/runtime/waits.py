@@ -12,12 +12,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from perdure.clock import Clock
+from perdure.codec import Json
 from perdure.effects.promises import TurnScope
 from perdure.errors import Code, Error
 from perdure.ids import EffectId, PromiseId
 from perdure.store.protocol import AlreadyResolved, Store
 from perdure.tools.body import Parked
-from perdure.vocab.promises import AwaitEventKey, Cancelled, PromiseState, Resolution, TimedOut
+from perdure.vocab.promises import AwaitEventKey, Cancelled, Ok, PromiseState, Resolution, TimedOut
 
 
 @dataclass(eq=False, slots=True)
@@ -109,9 +110,12 @@ class Waits:
                 self.touch(owner)
         return None
 
-    async def give_up(self, key: AwaitEventKey) -> Resolution:
-        """Time is over for this promise: it ends with that, unless it was answered in the last moment."""
-        return await resolve(self._store, key, TimedOut(), now=self._clock.wall_ms())
+    async def give_up(self, key: AwaitEventKey, silence: Json = None) -> Resolution:
+        """Time is over for this promise: it ends with that, or with what silence means, unless it was answered in the
+        last moment.
+        """
+        ending = TimedOut() if silence is None else Ok(value=silence)
+        return await resolve(self._store, key, ending, now=self._clock.wall_ms())
 
     async def withdraw(self, key: AwaitEventKey, *, telling: bool = True) -> Resolution:
         """Nobody waits for this promise any more: it ends with that, unless it was answered before.

@@ -29,6 +29,7 @@ from perdure.vocab.outcomes import (
     LlmError,
     NotRun,
     Outcome,
+    Pending,
     StepFailure,
     Success,
     ToolCallOutcome,
@@ -98,6 +99,8 @@ def _outcome(outcome: Outcome) -> Outcome | None:
             return replace(outcome, reply=_reply(reply), error=_error(error))
         case ToolCallOutcome(launch=Done(result=CompletedToolCall(output=output) as result)):
             return replace(outcome, launch=Done(result=replace(result, output=_output(output))), triggers=())
+        case ToolCallOutcome(launch=Pending(silence=silence) as pending) if silence is not None:
+            return replace(outcome, launch=replace(pending, silence=None))
         case DurableStepOutcome(value=value, error=error):
             told = StepFailure(code=error.code, message=PLACEHOLDER) if error else None
             return replace(outcome, value=_step(value), error=told)

@@ -17,7 +17,7 @@ from perdure.tools.context import ToolContext
 from perdure.tools.docstring import explain
 from perdure.tools.durations import to_ms
 from perdure.tools.narration import Narrator, Phase, Templates, narration
-from perdure.tools.schema import Arguments, RawArguments, arguments_of, check_signature, try_hints
+from perdure.tools.schema import Arguments, RawArguments, arguments_of, check_signature, result_schema, try_hints
 from perdure.tools.verdicts import Verdict
 from perdure.vocab.messages import ToolCall
 from perdure.vocab.outcomes import Failure
@@ -80,6 +80,7 @@ class ToolOptions(TypedDict, total=False):
     in_doubt: DoubtPolicy | None
     approve: bool | Callable[[Json], bool] | None
     client_side: bool
+    """The client runs it, not this process: the function is only its signature, and what it returns is checked."""
     args_schema: Json | type[object]
     """A pydantic model instead of the hints, or a JSON schema to show instead of the derived one."""
 
@@ -104,6 +105,10 @@ class Tool(Generic[P, R_co]):
     """Arguments that the tool checks itself, instead of those read from the function."""
     resolved: Mapping[str, object] | None = field(default=None, repr=False)
     """The function's annotations, if they could be resolved where it was defined."""
+    returns: Json = None
+    """The JSON schema of what a client posts; left out, it follows from the function's own annotation."""
+    asks_person: bool = False
+    """Whether its calls are questions to a person."""
 
     def __post_init__(self) -> None:
         functools.update_wrapper(cast("Callable[P, R_co]", self), self.function, updated=())
@@ -135,7 +140,15 @@ class Tool(Generic[P, R_co]):
 
     @functools.cached_property
     def _contract(self) -> ToolContract:
-        return ToolContract(definition=self.to_definition(), durability=self.durability)
+        returns = self._returns if self.policy == "client_side" else None
+        return ToolContract(definition=self.to_definition(), durability=self.durability, returns=returns)
+
+    @property
+    def _returns(self) -> Json:
+        annotation = (self.resolved or {}).get("return")
+        if self.returns is not None or annotation in (None, type(None), object):
+            return self.returns
+        return result_schema(annotation, self.name)
 
     def to_definition(self) -> ToolDefinition:
         """The tool as a model and a user interface see it."""
@@ -144,6 +157,7 @@ class Tool(Generic[P, R_co]):
             description=self.description,
             parameters=self.arguments.parameters,
             display_name=self.display_name,
+            kind="client_side" if self.policy == "client_side" else "builtin",
             policy=self.policy,
             category=self.category,
             deferrable=self.deferrable,
@@ -242,6 +256,7 @@ def _assemble(
     if effect == "resumable":
         _check_resumable(name, function, options)
     description = options.get("description")
+    policy: ToolPolicy = "client_side" if options.get("client_side") else "auto"
     return Tool(
         function=function,
         name=name,
@@ -252,6 +267,7 @@ def _assemble(
         args_schema=options.get("args_schema"),
         display_name=options.get("display_name", ""),
         category=options.get("category", ""),
+        policy=policy,
         deferrable=_deferrable(name, options.get("deferrable", "automatic")),
         narrator=options.get("narrate"),
         accepts=accepts,
@@ -277,14 +293,26 @@ def _later(tool: str, option: str, hint: str) -> Error:
 
 
 def _refuse_unsupported(name: str, options: ToolOptions) -> None:
+    if options.get("client_side"):
+        _check_client_side(name, options)
     if options.get("approve"):
         raise _later(
             name, "approve=", "leave it out, and ask for consent in your application before you send the input"
         )
-    if options.get("client_side"):
-        raise _later(name, "client_side=True", "run the tool in this process")
     if options.get("in_doubt") == "ask":
         raise _later(name, 'in_doubt="ask"', "give the tool a probe=, or let the model be told")
+
+
+def _check_client_side(name: str, options: ToolOptions) -> None:
+    """What this process cannot do for a tool that it does not run."""
+    for option in ("probe", "retries", "in_doubt", "approve", "serial", "concurrency_class"):
+        if options.get(option):
+            raise _invalid(
+                name,
+                f"{option}= is not for client_side tools",
+                because="the client runs it, when and as it likes",
+                hint="leave it out",
+            )
 
 
 def _name(own: str, given: str | None, function: Callable[..., object]) -> str:

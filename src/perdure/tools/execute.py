@@ -110,6 +110,9 @@ async def run_attempt(
     the caller's own cancellation is raised.
     """
     tool = prepared.tool
+    if prepared.contract.client_side:
+        message = f"{ctx.tool_name} is run by the client, and nothing here can wait for that"
+        return _failed(code="pending_tool_not_supported_here", message=message, failure_class="invalid")
 
     def call() -> object:
         if not may_start():

@@ -27,14 +27,21 @@ def violations(schema: Json, args: Json) -> str:
     from referencing.exceptions import Unresolvable
 
     try:
-        found = sorted(_validator(codec.canonical(schema)).iter_errors(args), key=lambda one: one.json_path)
+        lines = mismatches(schema, args)
     except Unresolvable as problem:
         return f"The arguments cannot be checked; the tool was not run. Its schema refers to {problem.ref}, not in it"
-    if not found:
-        return ""
-    lines = [f"- {one.json_path}: {one.message}" for one in found[:_MAX_PROBLEMS]]
+    return "\n".join(["The arguments are not valid; the tool was not run.", *lines]) if lines else ""
+
+
+def mismatches(schema: Json, value: Json) -> list[str]:
+    """Where a value does not fit a schema, one line each, the first few.
+
+    Raises:
+        Unresolvable: the schema refers to something that is not in it.
+    """
+    found = sorted(_validator(codec.canonical(schema)).iter_errors(value), key=lambda one: one.json_path)
     rest = [f"- and {len(found) - _MAX_PROBLEMS} more"] if len(found) > _MAX_PROBLEMS else []
-    return "\n".join(["The arguments are not valid; the tool was not run.", *lines, *rest])
+    return [*(f"- {one.json_path}: {one.message}" for one in found[:_MAX_PROBLEMS]), *rest]
 
 
 def problem_of(schema: Json) -> str | None:
@@ -44,11 +51,18 @@ def problem_of(schema: Json) -> str | None:
 
 @lru_cache(maxsize=512)
 def _problem(canonical: bytes) -> str | None:
-    from jsonschema import Draft202012Validator, SchemaError
-
     schema: Json = codec.decode(canonical)
     if not isinstance(schema, dict) or cast("dict[str, Json]", schema).get("type") != "object":
         return "it is not a JSON schema of type object"
+    return schema_problem(schema)
+
+
+def schema_problem(schema: Json) -> str | None:
+    """Why nothing can be held against this schema; None if something can."""
+    from jsonschema import Draft202012Validator, SchemaError
+
+    if not isinstance(schema, dict):
+        return "it is not a JSON schema"
     try:
         cast("Callable[[Json], None]", Draft202012Validator.check_schema)(schema)
     except SchemaError as problem:

@@ -81,6 +81,28 @@ class RawArguments:
         return _invalid(problems) if problems else {"arguments": args}
 
 
+def result_schema(annotation: object, tool: str) -> Json:
+    """The JSON schema of a type that a client's results are checked against.
+
+    Raises:
+        Error: `tool_invalid` if it has none.
+    """
+    from pydantic import TypeAdapter
+    from pydantic.errors import PydanticUserError
+
+    try:
+        adapter = cast("Callable[[object], TypeAdapter[object]]", TypeAdapter)(annotation)
+        return codec.to_json(adapter.json_schema(), where="the result's schema")
+    except (PydanticUserError, TypeError, NameError) as problem:
+        raise Error(
+            Code.TOOL_INVALID,
+            f"the tool {tool}: its result has no JSON schema",
+            because=str(problem).partition("\n")[0],
+            hint="annotate what the client posts, or leave the annotation out",
+            tool=tool,
+        ) from None
+
+
 def _invalid(problems: str) -> Failure:
     return Failure(code="invalid_tool_args", message=problems, failure_class="invalid")
 

@@ -169,6 +169,8 @@ class Toolbox:
             )
         if current.contract.tool_id != captured.tool_id or (sealed and sealed.tool_id != captured.tool_id):
             return _other_id(captured, current.contract)
+        if current.contract.client_side != captured.client_side:
+            return _moved(call.name)
         bound = current.bind(sealed.args if sealed else call.args)
         if not isinstance(bound, Failure):
             return Prepared(tool=current, arguments=bound, contract=captured, readable=not self._reads_on)
@@ -256,6 +258,15 @@ def _other_id(captured: ToolContract, current: ToolContract) -> Failure:
         code="prepared_tool_id_mismatch",
         message=f"{captured.name} was the tool {captured.tool_id} when this turn began and is {current.tool_id} now; "
         "it was not run",
+        failure_class="unavailable",
+    )
+
+
+def _moved(name: str) -> Failure:
+    """What the client was to run must not select code here, nor the other way round."""
+    return Failure(
+        code="tool_contract_changed",
+        message=f"Who runs {name} changed while this call was owed; it was not run",
         failure_class="unavailable",
     )
 

@@ -3,7 +3,8 @@
 Laws: no I/O, no clock, no randomness. `owed` answers the same after a step and after a crash, because it looks only
 at what was recorded. A cancel request is admitted: it changes what is owed and nothing else, so its place among the
 records cannot matter. Parallel calls go first, calls that share a concurrency class one at a time in the order the
-model made them, serial calls last and alone. Results keep the model's order, whatever the order of their arrival.
+model made them, serial calls last and alone; those of the client when all of these are done. Results keep the model's
+order, whatever the order of their arrival.
 """
 
 from __future__ import annotations
@@ -99,6 +100,10 @@ def owed(turn: Turn) -> tuple[Owed, ...]:
 
 def _startable(calls: tuple[Call, ...], cap: int) -> tuple[Call, ...]:
     waiting = [call for call in calls if call.output is None]
+    elsewhere = [call for call in waiting if call.client_side]
+    if elsewhere and len(elsewhere) == len(waiting):
+        return tuple(waiting)  # whatever is run here is done: the client gets all of its calls at once
+    waiting = [call for call in waiting if not call.client_side] if elsewhere else waiting
     parallel = [call for call in waiting if not call.durability.serial]
     if not parallel:
         return tuple(waiting[:1])

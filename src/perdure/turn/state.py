@@ -119,6 +119,11 @@ class Call:
     output: ToolOutput | None = None
 
     @property
+    def client_side(self) -> bool:
+        """Whether it is run elsewhere."""
+        return self.contract is not None and self.contract.client_side
+
+    @property
     def durability(self) -> Durability:
         """The promises captured with the turn; a tool nobody knows is treated as carefully as possible."""
         return self.contract.durability if self.contract else Durability()

@@ -91,12 +91,15 @@ class Done(Value, frozen=True, tag="done", tag_field="status"):
 
 
 class Pending(Value, frozen=True, tag="pending", tag_field="status"):
-    """The attempt handed its end to somebody outside, who has time until `due_at`."""
+    """The attempt handed its end to somebody outside, who has time until `due_at`; `silence` is the value it has if
+    nobody answers until then. None: then it has failed.
+    """
 
     key: AwaitEventKey
     pending: PendingCompletion = PendingCompletion()
     due_at: int | None = None
     duration_ms: int = 0
+    silence: Json = None
 
 
 Launch: TypeAlias = Done | Pending

@@ -69,6 +69,24 @@ class DoubtVerdict(Value, frozen=True, tag="doubt_verdict"):
         _counted(self.attempt)
 
 
+class ClientResult(Value, frozen=True, tag="client_result"):
+    """The result of a call that the client runs."""
+
+    call_id: str
+
+    def __post_init__(self) -> None:
+        _named(self.call_id)
+
+
+class UserAnswer(Value, frozen=True, tag="user_answer"):
+    """A person's answers to the questions of one call."""
+
+    call_id: str
+
+    def __post_init__(self) -> None:
+        _named(self.call_id)
+
+
 class TurnCancelGate(Value, frozen=True, tag="turn_cancel_gate"):
     """What the completion and the cancellation of a turn race for. Whoever answers it asks for the turn to end."""
 
@@ -88,7 +106,15 @@ class TurnTerminal(Value, frozen=True, tag="turn_terminal"):
 
 
 WaitIdentity: TypeAlias = (
-    ToolCompletion | ProcessSignal | Custom | ToolApproval | DoubtVerdict | TurnCancelGate | TurnTerminal
+    ToolCompletion
+    | ProcessSignal
+    | Custom
+    | ToolApproval
+    | DoubtVerdict
+    | ClientResult
+    | UserAnswer
+    | TurnCancelGate
+    | TurnTerminal
 )
 """What can be waited for. The last two are turn control: whoever gives up waiting for them changes nothing."""
 

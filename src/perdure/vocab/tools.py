@@ -123,12 +123,21 @@ class ToolManifest(Value, frozen=True):
 
 
 class ToolContract(Value, frozen=True):
-    """Definition and durability together: what a turn captures, so that a deploy cannot change it in flight."""
+    """Definition and durability together: what a turn captures, so that a deploy cannot change it in flight.
+
+    `returns` is the JSON schema of the result that a client posts, if it is checked.
+    """
 
     definition: ToolDefinition
     durability: Durability = Durability()
     id: str = ""
     projection: ProjectionPolicy = MATERIALIZE
+    returns: Json = None
+
+    @property
+    def client_side(self) -> bool:
+        """Whether its calls are run elsewhere, and never here."""
+        return self.definition.policy == "client_side"
 
     @property
     def name(self) -> str:

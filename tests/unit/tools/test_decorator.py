@@ -95,7 +95,6 @@ def test_a_lambda_needs_a_name() -> None:
     [
         (ToolOptions(approve=True), "approve"),
         (ToolOptions(approve=lambda args: False), "approve"),
-        (ToolOptions(client_side=True), "client_side"),
         (ToolOptions(in_doubt="ask"), "ask"),
     ],
 )

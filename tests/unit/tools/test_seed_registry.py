@@ -175,7 +175,15 @@ def test_a_schema_that_is_none_is_refused_before_anybody_calls(schema: Json) -> 
     assert caught.value.code is Code.TOOL_INVALID
 
 
-@pytest.mark.parametrize("policy", ["requires_approval", "client_side"])
+def test_a_client_side_object_is_a_tool_that_is_never_run_here() -> None:
+    class Elsewhere(EchoTool):
+        policy = "client_side"
+
+    [contract] = Toolbox([Elsewhere()]).contracts()
+    assert (contract.definition.kind, contract.client_side) == ("client_side", True)
+
+
+@pytest.mark.parametrize("policy", ["requires_approval"])
 def test_a_policy_that_nothing_enforces_is_refused(policy: str) -> None:
     class Gated(EchoTool):
         pass

@@ -18,8 +18,24 @@ if TYPE_CHECKING:
 
 app = Typer(help="Look at sessions.", no_args_is_help=True, rich_markup_mode=None)
 
-MARKS = {"idle": "○", "running": "▶", "waiting": "◷", "queued": "●", "interrupted": "‖", "sealed": "⊘"}
-TONES = {"idle": "", "running": "ok", "waiting": "", "queued": "warn", "interrupted": "warn", "sealed": "fail"}
+MARKS = {
+    "idle": "○",
+    "running": "▶",
+    "waiting": "◷",
+    "waiting_for_tool_results": "◷",
+    "queued": "●",
+    "interrupted": "‖",
+    "sealed": "⊘",
+}
+TONES = {
+    "idle": "",
+    "running": "ok",
+    "waiting": "",
+    "waiting_for_tool_results": "",
+    "queued": "warn",
+    "interrupted": "warn",
+    "sealed": "fail",
+}
 
 
 # --- list ---------------------------------------------------------------------------------------------------------
@@ -30,7 +46,11 @@ def list_sessions(  # noqa: PLR0913 - its options, each one word
     limit: Annotated[int, Option(metavar="N", min=1, max=1000, help="How many at most.")] = 20,
     after: Annotated[str, Option(metavar="CURSOR", help="Go on after a list, with the cursor it printed.")] = "",
     status: Annotated[
-        str, Option(metavar="STATUS,…", help="Only these: idle, running, waiting, queued, interrupted, sealed.")
+        str,
+        Option(
+            metavar="STATUS,…",
+            help="Only these: idle, running, waiting, waiting_for_tool_results, queued, interrupted, sealed.",
+        ),
     ] = "",
     agent: Annotated[str, Option(metavar="NAME", help="Only sessions of this agent.")] = "",
     tag: Annotated[str, Option(metavar="TAG", help="Only sessions that have this tag.")] = "",

@@ -24,7 +24,12 @@ async def _explain(name: str, db: str, *, json: bool) -> None:
     owner = next((worker for id, worker in workers.items() if id == answer.owner), None)
     if json:
         waiting = [
-            {"what": item.what, "since": utc(item.since), "until": utc(item.until) if item.until else None}
+            {
+                "what": item.what,
+                "since": utc(item.since),
+                "until": utc(item.until) if item.until else None,
+                "who": item.who,
+            }
             for item in answer.waiting
         ]
         emit(
@@ -44,7 +49,10 @@ async def _explain(name: str, db: str, *, json: bool) -> None:
     say(f"{session.id}  {answer.status}")
     say(f"  because    {answer.summary}")
     for item in answer.waiting:
-        say(f"  waits for  {item.what}, for {took(now - item.since)} now")
+        left = f", for {took(max(0, item.until - now))} more" if item.until else ""
+        say(f"  waits for  {item.what}, for {took(now - item.since)} now{left}")
+        if item.who:
+            say(f"  from       {item.who}")
     if answer.queued:
         say(f"  queued     {count(answer.queued, 'input')}")
     if owner:
