@@ -48,6 +48,17 @@ class Worker:
     fell: list[int] = field(default_factory=list[int])
     """How those ended whom nobody killed."""
     _log: IO[bytes] | None = None
+    _begins_at: int = 0
+
+    @property
+    def log(self) -> Path:
+        """What those who were here said."""
+        return self.place.folder / f"worker-{self.index}.log"
+
+    @property
+    def ready(self) -> bool:
+        """Whether the one that is there has begun to work."""
+        return b" is ready: " in self.log.read_bytes()[self._begins_at :]
 
     def start(self) -> None:
         """Start one, if none is there."""
@@ -56,7 +67,8 @@ class Worker:
         if self.process is not None and self.process.returncode != -signal.SIGKILL:
             self.fell.append(self.process.returncode)
         if self._log is None:
-            self._log = (self.place.folder / f"worker-{self.index}.log").open("ab")
+            self._log = self.log.open("ab")
+        self._begins_at = self.log.stat().st_size
         self.process = subprocess.Popen(
             [sys.executable, "-P", "-m", "perdure", "worker", "tests.chaos.app:app", "--db", self.place.url],
             cwd=self.place.folder,

@@ -188,6 +188,8 @@ def unrecorded(world: Sequence[Line], tables: Tables) -> Iterator[str]:
             match settled:
                 case "success" if key not in done:
                     yield f"{key}: the log says that it succeeded, and the world never saw it"
+                case "failed" if key in done:
+                    yield f"{key}: the log says that it failed, and the world saw it done"
                 case "not run" if key in begun:
                     yield f"{key}: the log says that it never ran, and the world saw it begin"
                 case _:

@@ -107,6 +107,9 @@ async def _under_fire(run: Run) -> None:
         unanswered = await asking
     run.report.problems += [f"{key} was never answered" for key in sorted(unanswered)]
     run.report.counts["s until all was answered"] = int(time.monotonic() - until)
+    async with asyncio.timeout(DRAIN_S):
+        while not all(worker.ready for worker in run.fleet):  # noqa: ASYNC110 - whoever was killed last is still starting
+            await asyncio.sleep(0.05)
     codes = await asyncio.gather(*(asyncio.to_thread(worker.end, DRAIN_S) for worker in run.fleet))
     run.report.problems += [f"worker {i} ended with {code}" for i, code in enumerate(codes) if code != 0]
     fell = [code for worker in run.fleet for code in worker.fell]

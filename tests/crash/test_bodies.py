@@ -16,8 +16,8 @@ from perdure import Agent, Fact, Runtime, Session, ToolContext, ToolError, Tunin
 from perdure.codec import Json
 from perdure.models.scripted import ScriptedModel, call, calls, say
 from perdure.runtime.clock import SystemClock
+from perdure.runtime.stores import store_for
 from perdure.store.protocol import Accepted, AlreadyResolved
-from perdure.store.sqlite.store import SqliteStore
 from perdure.testing.crash import KILL_AT, TRACE, Boundary, die, tripwire_from_environment
 from perdure.tools.toolbox import ToolSource
 from perdure.vocab.messages import Message, ToolResult
@@ -26,7 +26,7 @@ from perdure.vocab.promises import Ok
 from perdure.vocab.records import EffectStarted
 from perdure.vocab.tools import RetryPolicy
 from tests.crash.harness import assert_valid_for_a_provider, final_history, processes
-from tests.crash.scenarios import Ledger
+from tests.crash.scenarios import Ledger, store_url
 
 pytestmark = [pytest.mark.crash, pytest.mark.timeout(300)]
 
@@ -109,7 +109,7 @@ async def _answer(session: Session) -> None:
 
 async def _run(name: str, folder: Path, text: str) -> None:
     clock = SystemClock()
-    store = tripwire_from_environment(SqliteStore(folder / "s.db", clock))
+    store = tripwire_from_environment(store_for(store_url(folder), clock, lease_ms=10_000))
     agent = Agent("a", model=MODELS[name](), tools=TOOLS[name](Ledger(folder / "ledger")))
     async with Runtime(store, agents=[agent], tuning=Tuning(clock=clock, patience_s=0.0)) as rt:
         session = await rt.session("s", agent="a")
@@ -189,7 +189,7 @@ async def check(folder: Path, written: Written) -> None:
 
 def answer_from_outside(folder: Path) -> None:
     async def answer() -> None:
-        async with Runtime(f"sqlite:///{folder / 's.db'}", worker=False) as rt:
+        async with Runtime(store_url(folder), worker=False) as rt:
             assert await rt.existing("s").resolve("reviewed", "fine") in (Accepted(), AlreadyResolved(Ok(value="fine")))
 
     asyncio.run(answer())
@@ -204,52 +204,61 @@ POINTS = [("late", n) for n in range(1, WRITES + 1)] + [("early", n) for n in ra
 @pytest.mark.parametrize("side", ["before", "after"])
 @pytest.mark.parametrize(("when", "n"), POINTS)
 async def test_killed_at_any_write(when: str, n: int, side: str, tmp_path: Path) -> None:
-    trace = tmp_path / "trace"
-    ended = child("publish", tmp_path, {WHEN: when, KILL_AT: f"{n}:{side}:", TRACE: str(trace)})
+    await killed_at(when, f"{n}:{side}", tmp_path)
+
+
+@pytest.mark.parametrize(("when", "n"), POINTS[::2])
+async def test_killed_at_every_other_write_on_a_database_server(when: str, n: int, on_postgres: Path) -> None:
+    await killed_at(when, f"{n}:before", on_postgres)
+
+
+async def killed_at(when: str, point: str, folder: Path) -> None:
+    trace = folder / "trace"
+    ended = child("publish", folder, {WHEN: when, KILL_AT: f"{point}:", TRACE: str(trace)})
     assert ended in (-9, 0)
     if ended == 0:
-        assert n > 13, "it made fewer writes than a turn like this can do with"
+        assert int(point.partition(":")[0]) > 13, "it made fewer writes than a turn like this can do with"
     else:
-        assert child("publish", tmp_path, {WHEN: when}) == 0
-    await check(tmp_path, Written(trace if ended else None, f"{n}:{side}"))
+        assert child("publish", folder, {WHEN: when}) == 0
+    await check(folder, Written(trace if ended else None, point))
 
 
 @pytest.mark.parametrize("name", ["render", "store", "charge", "upload-render-done-fine"])
-async def test_killed_inside_a_step_right_after_its_outside_effect(name: str, tmp_path: Path) -> None:
-    trace = tmp_path / "trace"
-    assert child("publish", tmp_path, {WHEN: "late", DIE: name, TRACE: str(trace)}) == -9
-    assert child("publish", tmp_path, {WHEN: "late"}) == 0
-    await check(tmp_path, Written(trace))
+async def test_killed_inside_a_step_right_after_its_outside_effect(name: str, folder: Path) -> None:
+    trace = folder / "trace"
+    assert child("publish", folder, {WHEN: "late", DIE: name, TRACE: str(trace)}) == -9
+    assert child("publish", folder, {WHEN: "late"}) == 0
+    await check(folder, Written(trace))
 
 
 @pytest.mark.parametrize("n", [6, 10, 12, 16, 18])
-def test_answered_while_nobody_is_there(n: int, tmp_path: Path) -> None:
-    trace = tmp_path / "trace"
-    assert child("publish", tmp_path, {WHEN: "late", KILL_AT: f"{n}:before:", TRACE: str(trace)}) == -9
-    answer_from_outside(tmp_path)
-    assert child("publish", tmp_path, {}) == 0
-    asyncio.run(check(tmp_path, Written(trace, f"{n}:before")))
+def test_answered_while_nobody_is_there(n: int, folder: Path) -> None:
+    trace = folder / "trace"
+    assert child("publish", folder, {WHEN: "late", KILL_AT: f"{n}:before:", TRACE: str(trace)}) == -9
+    answer_from_outside(folder)
+    assert child("publish", folder, {}) == 0
+    asyncio.run(check(folder, Written(trace, f"{n}:before")))
 
 
-async def test_a_step_whose_argument_changed_ends_its_call_and_not_the_session(tmp_path: Path) -> None:
-    assert child("change", tmp_path, {}) == -9
-    (tmp_path / "go").touch()
-    assert child("change", tmp_path, {}) == 0
-    [published] = outputs(await final_history(tmp_path))
+async def test_a_step_whose_argument_changed_ends_its_call_and_not_the_session(folder: Path) -> None:
+    assert child("change", folder, {}) == -9
+    (folder / "go").touch()
+    assert child("change", folder, {}) == 0
+    [published] = outputs(await final_history(folder))
     assert published["code"] == "replay_mismatch"
     assert "$.command.input[1]" in published["error"]
-    assert Ledger(tmp_path / "ledger").count("render") == 1
-    assert child("change", tmp_path, {}, "once more") == 0
-    async with Runtime(f"sqlite:///{tmp_path / 's.db'}", worker=False) as rt:
+    assert Ledger(folder / "ledger").count("render") == 1
+    assert child("change", folder, {}, "once more") == 0
+    async with Runtime(store_url(folder), worker=False) as rt:
         assert outputs(await rt.existing("s").history())[-1] == "published"
 
 
-async def test_a_call_that_handed_its_key_out_is_pending_after_a_crash_and_not_in_doubt(tmp_path: Path) -> None:
-    assert child("order", tmp_path, {}) == -9
-    (tmp_path / "go").touch()
-    [(_, key)] = Ledger(tmp_path / "ledger").lines()
-    async with Runtime(f"sqlite:///{tmp_path / 's.db'}", worker=False) as rt:
+async def test_a_call_that_handed_its_key_out_is_pending_after_a_crash_and_not_in_doubt(folder: Path) -> None:
+    assert child("order", folder, {}) == -9
+    (folder / "go").touch()
+    [(_, key)] = Ledger(folder / "ledger").lines()
+    async with Runtime(store_url(folder), worker=False) as rt:
         assert await rt.resolve(key, {"parcel": 7}) == Accepted()
-    assert child("order", tmp_path, {}) == 0
-    assert outputs(await final_history(tmp_path)) == [{"parcel": 7}]
-    assert Ledger(tmp_path / "ledger").count("order") == 1
+    assert child("order", folder, {}) == 0
+    assert outputs(await final_history(folder)) == [{"parcel": 7}]
+    assert Ledger(folder / "ledger").count("order") == 1

@@ -40,6 +40,7 @@ from perdure.tools.provider import ToolProvider
 from perdure.vocab.effects import PreparedToolCall
 from perdure.vocab.outcomes import LlmCallOutcome
 from perdure.vocab.tools import ToolContract, ToolManifest
+from tests.postgres import Server
 
 pytestmark = [pytest.mark.crash, pytest.mark.timeout(180)]
 
@@ -92,6 +93,10 @@ TOLD: dict[str, tuple[int, int, bool]] = {
 }
 
 
+LOST_REPLY = "4:after:append effect_settled c1.0.1, effect_started m2.1"
+"""Nobody waits for that append: a process that dies right after it was sent may take it along."""
+
+
 def seen(crashes: tuple[Crash, ...]) -> dict[str, tuple[int, int, bool]]:
     assert all(crash.reached for crash in crashes)
     return {
@@ -115,6 +120,17 @@ def test_a_once_tool_killed_for_real_at_every_boundary(tmp_path: Path) -> None:
     assert len(pids) == sum(len(crash.world) for crash in crashes), "every charge was made by a process of its own"
     assert os.getpid() not in pids
     assert (tmp_path / "write-3-after" / "store.db").exists()
+
+
+def test_a_once_tool_killed_for_real_on_a_database_server(postgres: Server, tmp_path: Path) -> None:
+    found = seen(every_boundary(told, buy, mode="kill", folder=tmp_path, url=postgres.url()))
+    for at_the_end in ("5:before:append effect_settled m2.1, turn_ended", LOST_REPLY):
+        assert found.pop(at_the_end)[:2] == (1, 1)
+    assert found == {point: expected for point, expected in TOLD.items() if point in found}
+    assert len(found) == len(TOLD) - 2
+    assert not list(tmp_path.glob("*/store.db"))
+    left = "SELECT 1 / (count(*) = 0)::int FROM pg_namespace WHERE nspname LIKE 'crash_%'"
+    asyncio.run(postgres.execute(left))  # divides by zero if a schema is left
 
 
 def probed(store: Store, world: World) -> Runtime:
@@ -523,6 +539,12 @@ def test_what_makes_no_sense_is_refused() -> None:
     assert refusal(told, buy, mode="fast").message == "mode='fast' does not exist"
     local = refusal(lambda store, world: told(store, world), buy, mode="kill")  # pyright: ignore[reportUnknownLambdaType, reportUnknownArgumentType]
     assert local.message == 'mode="kill" needs an app and a script that a child process can import'
+
+
+def test_a_database_server_is_for_processes_that_really_die() -> None:
+    assert refusal(told, buy, mode="sqlite", url="postgresql://h/d").message == (
+        "a sweep of this mode has a store of its own"
+    )
 
 
 def test_a_folder_is_for_one_sweep(tmp_path: Path) -> None:

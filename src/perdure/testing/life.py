@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import os
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,6 +19,7 @@ from perdure.models.scripted import ScriptedModel
 from perdure.runtime.agent import Agent
 from perdure.runtime.clock import SystemClock
 from perdure.runtime.runtime import Runtime
+from perdure.runtime.stores import store_for
 from perdure.store.memory.store import MemoryStore
 from perdure.store.protocol import Store
 from perdure.store.sqlite.store import SqliteStore
@@ -36,6 +38,7 @@ Script: TypeAlias = Callable[[Runtime], Awaitable[object]]
 """What your callers do. It is run again after a crash, so every input it sends needs a key."""
 
 _POLL_S = 0.002
+_LEASE_MS = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,14 +58,38 @@ class Home:
     memory: MemoryStore | None = None
 
     @staticmethod
-    def at(folder: Path, *, in_memory: bool) -> Home:
-        """A new one."""
+    def at(folder: Path, *, in_memory: bool, url: str | None = None) -> Home:
+        """A new one; with `url`, its store is in a schema of its own of that database."""
         folder.mkdir(parents=True)
-        return Home(folder, MemoryStore(SystemClock()) if in_memory else None)
+        home = Home(folder, MemoryStore(SystemClock()) if in_memory else None)
+        if url is not None:
+            home._elsewhere.write_text(f"{url}{'&' if '?' in url else '?'}schema=crash_{os.urandom(8).hex()}")
+        return home
+
+    @property
+    def _elsewhere(self) -> Path:
+        """Says where the store is, if it is not in the folder: child processes are given nothing but that."""
+        return self.folder / "store.url"
 
     def store(self) -> Store:
         """A way to the data, as a new process has it."""
+        if self._elsewhere.exists():
+            return store_for(self._elsewhere.read_text(), SystemClock(), lease_ms=_LEASE_MS)
         return self.memory or SqliteStore(self.folder / "store.db", SystemClock())
+
+    async def clear(self) -> None:
+        """Leave nothing of a store that is not in the folder."""
+        if not self._elsewhere.exists():
+            return
+        from perdure.store.postgres.address import parse
+        from perdure.store.postgres.driver import dial
+
+        address = parse(self._elsewhere.read_text())
+        connection = await dial(address.dsn, settings={}, cached=0, connect_s=10, command_s=60)
+        try:
+            await connection.execute(f"DROP SCHEMA IF EXISTS {address.schema} CASCADE")
+        finally:
+            await connection.close()
 
     def world(self, gate: Gate | None = None) -> World:
         """The outside."""

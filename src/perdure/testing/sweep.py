@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Literal
 
 from perdure.errors import Code, Error
+from perdure.runtime.stores import POSTGRES
 from perdure.testing.aftermath import Aftermath, Story, journal_lines, judge, look
 from perdure.testing.children import check_portable, in_child
 from perdure.testing.crash import Boundary, Place
@@ -82,6 +83,7 @@ def every_boundary(
     check: Callable[[Crash], None] | None = None,
     folder: str | Path | None = None,
     timeout_s: float = 20.0,
+    url: str | None = None,
 ) -> tuple[Crash, ...]:
     """Crash the application at each of its boundaries, one experiment each, and judge what becomes of it.
 
@@ -94,7 +96,8 @@ def every_boundary(
     `mode="memory"` and `mode="sqlite"` simulate the crash in this process: nothing of the dead runtime reaches the
     store, a tool or the world any more. What they cannot show is the end of a process: tools that act on anything but
     the world go on until their next await, and threads do what they like. `mode="kill"` is a child process and a
-    real SIGKILL; `app` and `script` must then be functions of a module.
+    real SIGKILL; `app` and `script` must then be functions of a module. With `url`, the address of a Postgres database,
+    such an experiment has a schema of its own there instead of a file, which is dropped when it is over.
 
     Blocks until done, from a sync or an async test. Returns the experiments; `folder` keeps what they leave.
 
@@ -105,11 +108,18 @@ def every_boundary(
     __tracebackhide__ = True
     if mode not in ("memory", "sqlite", "kill"):
         raise Error(Code.INVALID_ARGUMENT, f"mode={mode!r} does not exist", hint='use "memory", "sqlite" or "kill"')
+    if url is not None and (mode != "kill" or not url.startswith(POSTGRES)):
+        raise Error(
+            Code.INVALID_ARGUMENT,
+            "a sweep of this mode has a store of its own",
+            because="only a process that really dies can leave a database server with what it had written",
+            hint='every_boundary(..., mode="kill", url="postgresql://...")',
+        )
     played = Played(app, script, timeout_s)
     if mode == "kill":
         check_portable(played)
     with tempfile.TemporaryDirectory(prefix="perdure-") as scratch:
-        bench = _Bench(played, mode, Path(folder or scratch))
+        bench = _Bench(played, mode, Path(folder or scratch), url)
         crashes = tuple(bench.crashes(check))
     if failed := [crash for crash in crashes if crash.broken]:
         raise AssertionError(_verdict(failed, len(crashes)))
@@ -129,6 +139,7 @@ class _Bench:
     played: Played
     mode: Mode
     folder: Path
+    url: str | None = None
 
     def _live(self, home: Home, kill_at: Boundary | None) -> Lived:
         return in_child(self.played, home, kill_at) if self.mode == "kill" else simulate(self.played, home, kill_at)
@@ -142,7 +153,7 @@ class _Bench:
                 because=f"{folder} exists",
                 hint="give every sweep a folder of its own, such as pytest's tmp_path",
             )
-        return Home.at(folder, in_memory=self.mode == "memory")
+        return Home.at(folder, in_memory=self.mode == "memory", url=self.url)
 
     def _look(self, home: Home) -> Aftermath:
         stories = run_apart(lambda: look(reader(self.played, home)))
@@ -151,10 +162,13 @@ class _Bench:
     def undisturbed(self) -> tuple[Aftermath, tuple[Boundary, ...]]:
         """The run that everything is compared with."""
         home = self._home("undisturbed")
-        lived = self._live(home, None)
-        if lived.failure:
-            raise AssertionError(f"the application does not work even undisturbed:\n{lived.failure}")
-        usual = self._look(home)
+        try:
+            lived = self._live(home, None)
+            if lived.failure:
+                raise AssertionError(f"the application does not work even undisturbed:\n{lived.failure}")
+            usual = self._look(home)
+        finally:
+            run_apart(home.clear)
         _check_script(usual, lived.passed)
         if broken := [problem for story in usual.stories for problem in story.problems]:
             raise AssertionError("the undisturbed run already breaks a promise:\n" + "\n".join(broken))
@@ -185,6 +199,7 @@ class _Bench:
             end = self._look(home)
         finally:
             first.unwind()
+            run_apart(home.clear)
         broken = list(judge(usual, crashed, end))
         if second.failure:
             broken.insert(0, f"the script did not come to its end after the restart:\n{second.failure}")

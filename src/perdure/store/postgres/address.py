@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
 from perdure.errors import Code, Error
@@ -46,6 +47,12 @@ class Address:
     pooled: bool = False
     pool_size: int = POOL_SIZE
     settings: Mapping[str, str] = field(default_factory=dict[str, str])
+
+    def missing_file(self) -> str | None:
+        """A certificate or key that the address names and that is not there."""
+        named = dict(parse_qsl(urlsplit(self.dsn).query))
+        files = (named[name] for name in ("sslrootcert", "sslcert", "sslkey") if name in named)
+        return next((file for file in files if not Path(file).exists()), None)
 
 
 def parse(url: str) -> Address:

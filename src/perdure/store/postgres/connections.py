@@ -39,6 +39,8 @@ async def connect(address: Address, **settings: str) -> Connection:
             command_s=COMMAND_S,
         )
     except (*TROUBLE, ValueError) as problem:
+        if isinstance(problem, FileNotFoundError) and (missing := address.missing_file()):
+            problem = FileNotFoundError(f"there is no {missing}, which the address names")
         raise failure(problem, address.shown, connecting=True) from problem
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ssl
+
 from perdure.errors import Code, Error
 from perdure.store.postgres.driver import InterfaceError, InternalClientError, PostgresError, is_unfit
 
@@ -49,6 +51,8 @@ def failure(problem: BaseException, place: str, *, connecting: bool = False) -> 
     for states, (code, what, hint) in _TABLE.items():
         if state in states:
             return _error(code, place, problem, what, hint)
+    if isinstance(problem, ssl.SSLCertVerificationError):
+        return _error(Code.STORE_UNAVAILABLE, place, problem, *_UNPROVED)
     if is_lost(problem):
         return _error(Code.STORE_UNAVAILABLE, place, problem, *(_UNREACHED if connecting else _AWAY))
     if is_unfit(problem) or state.startswith("22"):
@@ -64,6 +68,10 @@ def _error(code: Code, place: str, problem: BaseException, what: str, hint: str)
 
 
 _UNREACHED = ("the server of the store cannot be reached", "check the address, and that the server runs")
+_UNPROVED = (
+    "the server could not prove who it is",
+    "name the authority that signed its certificate: sslrootcert=…; and the host as it stands in the certificate",
+)
 _AWAY = (
     "the store does not answer; whether the last appends are durable is not known",
     "check that the server runs and can be reached; append the same plans again: receipts tell which were written",

@@ -1,0 +1,124 @@
+"""A worker of a hundred sessions falls silent: the others have them one lease later, and do not trample on each other.
+
+The clock is moved by hand, that of the server too, so "one lease" is arithmetic and not a matter of luck. Whatever the
+workers ask of their stores is counted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import cast
+
+import pytest
+
+from perdure import Agent, Runtime, Tuning
+from perdure.ids import StreamId, WorkerId
+from perdure.models.scripted import ScriptedModel, say
+from perdure.store.protocol import Claim, Store
+from perdure.testing.laws import Bench
+from perdure.testing.laws.bench import LEASE_MS, said, stream_of
+from tests.conformance.test_stores import PostgresBench, SqliteBench
+from tests.postgres import Server
+
+LOST = WorkerId("lost")
+SESSIONS = [stream_of(f"s{index}") for index in range(100)]
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+async def bench(request: pytest.FixtureRequest, postgres: Server, tmp_path: Path) -> AsyncIterator[Bench]:
+    with TemporaryDirectory(dir=postgres.folder) as folder:  # where the server can read the clock
+        os.chmod(folder, 0o755)
+        bench = SqliteBench(tmp_path / "s.db") if request.param == "sqlite" else PostgresBench(postgres, Path(folder))
+        await bench.store.open()
+        yield bench
+        await bench.close()
+
+
+class Counting:
+    """A store that counts what is asked of it."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self.asked: Counter[str] = Counter()
+        self.taken: list[StreamId] = []
+
+    def __getattr__(self, name: str) -> object:
+        self.asked[name] += 1
+        return getattr(self.store, name)
+
+    async def claim(self, stream: StreamId, worker: WorkerId) -> object:
+        self.asked["claim"] += 1
+        found = await self.store.claim(stream, worker)
+        if isinstance(found, Claim):
+            self.taken.append(stream)
+        return found
+
+
+async def reached(look: Callable[[], bool]) -> None:
+    async with asyncio.timeout(50):
+        while not look():  # noqa: ASYNC110 - the workers do it
+            await asyncio.sleep(0.01)
+
+
+async def over(store: Store) -> bool:
+    rows = [await store.read(stream) for stream in SESSIONS]
+    return all(log and log[-1].kind == "turn_ended" for log in rows)
+
+
+async def test_a_hundred_sessions_of_a_silent_worker_are_taken_over_one_lease_later(bench: Bench) -> None:
+    store = bench.store
+    await store.register(LOST, pid=1, version="1", now=0)
+    for index, stream in enumerate(SESSIONS):
+        await store.admit(said(stream, f"hello {index}", agent="a"))
+        assert isinstance(await store.claim(stream, LOST), Claim)
+    async with AsyncExitStack() as ending:
+        alive: list[Counting] = []
+        workers: list[Runtime] = []
+        for _ in range(3):
+            alive.append(Counting(await bench.reopen()))
+            agent = Agent("a", model=ScriptedModel(say("done")))
+            rt = Runtime(cast("Store", alive[-1]), agents=[agent], tuning=Tuning(clock=bench.clock))
+            workers.append(await ending.enter_async_context(rt))
+        bench.clock.advance(LEASE_MS - 1)
+        for rt in workers:
+            await rt.store.renew(rt.worker_id)
+        looked = [one.asked["claimable"] for one in alive]
+        await reached(lambda: all(one.asked["claimable"] >= n + 3 for one, n in zip(alive, looked, strict=True)))
+        assert [one.asked["claim"] for one in alive] == [0, 0, 0], "its lease has a millisecond left"
+
+        bench.clock.advance(1)
+        async with asyncio.timeout(50):
+            while not await over(store):  # noqa: ASYNC110 - the workers do it
+                await asyncio.sleep(0.05)
+        taken = [stream for one in alive for stream in one.taken]
+        assert sorted(taken) == sorted(SESSIONS), "each was taken once"
+        attempts = sum(one.asked["claim"] for one in alive)
+        assert attempts <= 3 * len(SESSIONS), "whoever came too late tried again and again"
+
+
+async def test_keeping_a_hundred_sessions_costs_one_write_per_renewal(bench: Bench) -> None:
+    """They are all in a long call, and their worker only lives on."""
+    counting = Counting(await bench.reopen())
+    model = ScriptedModel(say("done", latency_ms=3_600_000))
+    agent = Agent("a", model=model)
+    rt = Runtime(cast("Store", counting), agents=[agent], tuning=Tuning(clock=bench.clock, lease_s=0.2, drain_s=0))
+    async with rt:
+        for stream in SESSIONS:
+            session = await rt.session(stream.rpartition(":")[2], agent="a")
+            await session.send("hello")
+        await reached(lambda: len(model.requests) == len(SESSIONS))
+        await reached(lambda: rt.worker is not None and not rt.worker.serving.more_waits)
+        await asyncio.sleep(0.1)
+        counters = counting.store.counters
+        commits, renewals = counters.commits, counting.asked["renew"]
+        bench.clock.advance(500)
+        await reached(lambda: counting.asked["renew"] >= renewals + 10)
+        assert counters.commits - commits <= counting.asked["renew"] - renewals
+        held = [worker.held for worker in await bench.store.workers() if worker.id == rt.worker_id]
+        assert held == [len(SESSIONS)]
