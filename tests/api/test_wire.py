@@ -141,6 +141,11 @@ RECORDS: list[tuple[records.Record, str]] = [
         '{"type":"session_paused","origin":"maria","reason":"look first"}',
     ),
     (records.SessionResumed(origin="maria"), '{"type":"session_resumed","origin":"maria"}'),
+    (
+        records.GrantMade(grant=PromiseId("k1"), tool="refund", by="ana", at=5, via="cli"),
+        '{"type":"grant_made","grant":"k1","tool":"refund","by":"ana","at":5,"via":"cli"}',
+    ),
+    (records.GrantRevoked(grant=PromiseId("k1"), by="bob"), '{"type":"grant_revoked","grant":"k1","by":"bob"}'),
 ]
 
 COMMANDS: list[tuple[e.Command, str]] = [

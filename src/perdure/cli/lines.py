@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 from perdure.cli.screen import clock, one_line, utc
 from perdure.ids import EffectId
 from perdure.observe.events import Cursor, Fact
+from perdure.vocab.approvals import decision_of
 from perdure.vocab.effects import EffectKind
 from perdure.vocab.messages import InputPart, Reply, Text, ToolCall
 from perdure.vocab.outcomes import (
@@ -29,11 +31,13 @@ from perdure.vocab.outcomes import (
     ToolOutput,
     completed,
 )
-from perdure.vocab.promises import Err, Ok, TimedOut
+from perdure.vocab.promises import Err, Ok, Resolution, TimedOut
 from perdure.vocab.records import (
     CancelRequested,
     EffectSettled,
     EffectStarted,
+    GrantMade,
+    GrantRevoked,
     InputAdmitted,
     InputCancelled,
     OutcomeArrivedLate,
@@ -49,6 +53,10 @@ from perdure.vocab.records import (
     TurnOpened,
 )
 from perdure.vocab.refs import EffectRef, PartRef, parse_ref
+
+FromOutside: TypeAlias = (
+    InputCancelled | SessionPaused | SessionResumed | TitleSet | TagsSet | RecordRedacted | GrantMade | GrantRevoked
+)
 
 UNNAMED = "-"
 DOUBTS = {
@@ -157,11 +165,13 @@ class Reader:
             case _:
                 return self._from_outside(fact, fact.record)
 
-    def _from_outside(
-        self, fact: Fact, record: InputCancelled | SessionPaused | SessionResumed | TitleSet | TagsSet | RecordRedacted
-    ) -> Line:
+    def _from_outside(self, fact: Fact, record: FromOutside) -> Line:
         """What somebody did to the session."""
         match record:
+            case GrantMade(tool=tool, by=by):
+                return self._plain(fact, "grant", tool, f"approved for this session by {one_line(by, 40)}")
+            case GrantRevoked(by=by):
+                return self._plain(fact, "grant", "-", f"revoked by {one_line(by, 40)}", "warn")
             case TitleSet(title=title):
                 return self._plain(fact, "title", "-", f'"{one_line(title, 48)}"')
             case TagsSet(tags=tags):
@@ -205,6 +215,8 @@ class Reader:
                 kind, result = "pause", f"until {clock(started.due_at)}" if started.due_at else "begun"
             case EffectKind.LLM_CALL:
                 kind, result = "model", "asked"
+            case EffectKind.AWAIT_EVENT if ref.tail in ("approval", "doubt"):
+                kind, result = ref.tail, "waiting for a person"
             case EffectKind.AWAIT_EVENT:
                 result = "to be completed outside"
             case _ if started.effect == "once":
@@ -236,6 +248,8 @@ class Reader:
                 tone = "warn" if verdict == "unknown" else "ok"
             case ToolCallOutcome(launch=Pending()):
                 kind, name, result, tone = "tool", self._tool(ref), "left to somebody outside", ""
+            case AwaitEventOutcome(resolution=resolution) if ref.tail in ("approval", "doubt"):
+                kind, name, (result, tone) = ref.tail, self._tool(ref), _decided(resolution)
             case AwaitEventOutcome(resolution=resolution):
                 kind, name, (result, tone) = "tool", self._tool(ref), _output(completed(resolution))
             case SleepOutcome():
@@ -256,6 +270,15 @@ class Reader:
         if ref.index is None:
             return self._model
         return self._calls[ref.index].name if ref.index < len(self._calls) else UNNAMED
+
+
+def _decided(resolution: Resolution) -> tuple[str, str]:
+    decision = decision_of(resolution)
+    if decision is None:
+        return "nobody answered in time" if isinstance(resolution, TimedOut) else "given up", "warn"
+    said = {"approve": "approved", "deny": "denied"}.get(decision.verdict, decision.verdict.replace("_", " "))
+    changed = ", with other arguments" if decision.args is not None else ""
+    return f"{said} by {one_line(decision.by, 40)}{changed}", "fail" if decision.verdict == "deny" else "ok"
 
 
 def _part_begun(started: EffectStarted) -> str:

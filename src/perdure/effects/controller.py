@@ -41,7 +41,7 @@ class Care:
     """How carefully an effect is treated: its class, and what its intent records besides.
 
     `keep_command` is for commands that cannot be derived from the records before them; it lets a mismatch say what
-    exactly differs.
+    exactly differs. `leave`: somebody had to allow it, so its start, which uses that up, is durable before dispatch.
     """
 
     effect: EffectClass = "once"
@@ -50,11 +50,17 @@ class Care:
     due_at: int | None = None
     record_start: bool = False
     keep_command: bool = True
+    leave: bool = False
 
     @property
     def has_intent(self) -> bool:
         """Whether a start record is written: always for what must not run twice, for others where it informs."""
-        return self.record_start or self.effect in ("once", "resumable")
+        return self.record_start or self.leave or self.effect in ("once", "resumable")
+
+    @property
+    def waits(self) -> bool:
+        """Whether what came before must be durable before dispatch, and the lease certain."""
+        return self.leave or self.effect != "pure"
 
 
 class Controller(Protocol):
@@ -160,7 +166,7 @@ class JournaledController:
                     hint="settle the doubt first: by a probe, by a person, or by telling the model",
                 )
             case AlreadyRunning(started):
-                care = Care(effect=care.effect, due_at=started.due_at, record_start=care.record_start)
+                care = Care(effect=care.effect, due_at=started.due_at, record_start=care.record_start, leave=care.leave)
             case Claimed() if care.has_intent:
                 self.record(_started(envelope, fingerprint, care, self.ledger.worker))
             case Claimed():
@@ -169,10 +175,10 @@ class JournaledController:
 
     async def dispatch(self, begun: Begun, local: Local | None) -> Outcome:
         """Call the world, once what must be durable is durable and the lease certainly holds."""
-        if begun.care.effect != "pure":
+        if begun.care.waits:
             await self.ledger.durable()
         while True:
-            if begun.care.effect != "pure":
+            if begun.care.waits:
                 while not self.ledger.lease_live():
                     await self.ledger.reassert()
             try:

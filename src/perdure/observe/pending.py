@@ -14,10 +14,10 @@ from perdure.session.fold import CODE, fold_all
 from perdure.store.protocol import Store
 from perdure.vocab.effects import AwaitEvent, EffectKind, PreparedToolCall
 from perdure.vocab.messages import Reply, ToolCall
-from perdure.vocab.outcomes import Done, InDoubt, LlmCallOutcome, ToolCallOutcome
+from perdure.vocab.outcomes import Done, LlmCallOutcome, ToolCallOutcome
 from perdure.vocab.promises import ClientResult, DoubtVerdict, ToolApproval, UserAnswer
 from perdure.vocab.questions import Question, questions_of
-from perdure.vocab.records import EffectSettled, EffectStarted, Row
+from perdure.vocab.records import EffectSettled, EffectStarted, OutcomeArrivedLate, Row
 from perdure.vocab.refs import EffectRef, PartRef, parse_ref
 
 PendingKind = Literal["approval", "doubt", "client_call", "question", "completion", "event", "sleep"]
@@ -48,20 +48,13 @@ class PendingItem:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PendingApproval(PendingItem):
-    """A call that may not run before somebody consents to it, with exactly these arguments."""
+class PendingDecision(PendingItem):
+    """Something that people are asked about a call with exactly these arguments: whether it may run (`approval`), or
+    what became of it (`doubt`).
+    """
 
     promise: PromiseId
     args: Json
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PendingDoubt(PendingItem):
-    """A call that nobody knows the outcome of: somebody must find out."""
-
-    promise: PromiseId
-    args: Json
-    doubt: InDoubt | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +74,14 @@ class PendingQuestion(PendingItem):
 def ask_id(kind: PendingKind, promise: PromiseId) -> str:
     """What people call a question: short, and never the key by which a promise is answered."""
     return f"{_PREFIXES[kind]}{promise[:_ID_CHARS]}"
+
+
+def who_can_answer(kind: Literal["approval", "doubt"], promise: PromiseId) -> str:
+    """How a question to people is answered, in words."""
+    id = ask_id(kind, promise)
+    if kind == "approval":
+        return f"rt.approvals.approve({id!r}, by=...) or .deny(...); `perdure approvals approve {id}`"
+    return f"rt.approvals.settle({id!r}, ..., by=...); `perdure approvals settle {id}`"
 
 
 async def pending(store: Store, stream: StreamId) -> tuple[PendingItem, ...]:
@@ -107,6 +108,7 @@ def items(session: SessionId, turn: TurnId, rows: Sequence[Row]) -> tuple[Pendin
     begun: dict[EffectId, int] = {}
     ends: dict[EffectId, Done] = {}
     calls: dict[tuple[int, int], ToolCall] = {}
+    late: set[CallId] = set()
     for row in rows:
         record = row.record
         journal.fold(record)
@@ -117,12 +119,16 @@ def items(session: SessionId, turn: TurnId, rows: Sequence[Row]) -> tuple[Pendin
                 calls.update({(parse_ref(effect).iteration, i): call for i, call in enumerate(asked)})
             case EffectSettled(id=effect, outcome=ToolCallOutcome(launch=Done() as done)):
                 ends[effect] = done
+            case OutcomeArrivedLate(call=told):
+                late.add(told)
             case _:
                 pass
     found: list[PendingItem] = []
     for started in journal.unsettled():
         ref = parse_ref(started.id)
         call = calls.get((ref.iteration, ref.index)) if ref.index is not None else None
+        if call is not None and call.id in late:
+            continue  # what was asked about it is known by now
         place = _Place(session, turn, call, begun[started.id])
         found.extend(_item(started, ref, place, _doubt(ref, ends)))
     return tuple(sorted(found, key=lambda item: item.since))
@@ -157,12 +163,8 @@ class _Place:
 
 
 def _item(started: EffectStarted, ref: EffectRef | PartRef, at: _Place, ended: Done | None) -> Iterable[PendingItem]:
+    decision = decision_owed(started, at.session, at.turn, at.since)
     match started.command, ref:
-        case AwaitEvent(key=key, about=PreparedToolCall() as about), _ if isinstance(key.wait, ToolApproval):
-            yield approval(started, about, at.session, at.turn, at.since)
-        case AwaitEvent(key=key, about=PreparedToolCall() as about), _ if isinstance(key.wait, DoubtVerdict):
-            output = ended.result.output if ended else None
-            yield doubtful(started, about, at, output if isinstance(output, InDoubt) else None)
         case AwaitEvent(key=key, about=PreparedToolCall() as about), _ if isinstance(key.wait, ClientResult):
             who = f"the client: session.post_result({about.call_id!r}, ...)"
             what = f"the client's result of tool {about.tool_name}"
@@ -173,6 +175,8 @@ def _item(started: EffectStarted, ref: EffectRef | PartRef, at: _Place, ended: D
             what = "a person's answer to " + "; ".join(_short(question.question) for question in asked)
             fields = _fields(started, at, "question", about.call_id, what, who)
             yield PendingQuestion(**fields, questions=asked)
+        case AwaitEvent(about=PreparedToolCall()), _ if decision is not None:
+            yield decision
         case AwaitEvent(), PartRef(kind="event", name=name):
             who = f"session.resolve({name!r}, ...), or the key that was handed out"
             yield _plain(started, at, "event", name, f"event {name!r} of tool {_tool(at)}", who)
@@ -214,48 +218,28 @@ def _tool(at: _Place) -> str:
     return at.call.name if at.call else ""
 
 
-def approval(
-    started: EffectStarted, about: PreparedToolCall, session: SessionId, turn: TurnId, since: int
-) -> PendingApproval:
-    """A call that waits for consent."""
-    assert isinstance(started.command, AwaitEvent)
-    promise = started.command.key.key_id
-    id = ask_id("approval", promise)
-    return PendingApproval(
-        kind="approval",
-        id=id,
+def decision_owed(started: EffectStarted, session: SessionId, turn: TurnId, since: int) -> PendingDecision | None:
+    """What people are asked by the start of a wait; None if that is nothing."""
+    match started.command:
+        case AwaitEvent(key=key, about=PreparedToolCall() as about) if isinstance(
+            key.wait, ToolApproval | DoubtVerdict
+        ):
+            kind = "approval" if isinstance(key.wait, ToolApproval) else "doubt"
+        case _:
+            return None
+    doing = "approval of tool" if kind == "approval" else "somebody to say what became of tool"
+    return PendingDecision(
+        kind=kind,
+        id=ask_id(kind, key.key_id),
         session=session,
         turn=turn,
         effect=started.id,
         call=about.call_id,
         tool=about.tool_name,
-        what=f"approval of tool {about.tool_name}",
-        who=f"rt.approvals.approve({id!r}, by=...) or .deny(...), or `perdure approvals approve {id}`",
+        what=f"{doing} {about.tool_name}",
+        who=who_can_answer(kind, key.key_id),
         since=since,
         until=started.due_at,
-        promise=promise,
+        promise=key.key_id,
         args=about.args,
-    )
-
-
-def doubtful(started: EffectStarted, about: PreparedToolCall, at: _Place, doubt: InDoubt | None) -> PendingDoubt:
-    """A call whose outcome a person must find out."""
-    assert isinstance(started.command, AwaitEvent)
-    promise = started.command.key.key_id
-    id = ask_id("doubt", promise)
-    return PendingDoubt(
-        kind="doubt",
-        id=id,
-        session=at.session,
-        turn=at.turn,
-        effect=started.id,
-        call=about.call_id,
-        tool=about.tool_name,
-        what=f"somebody to say what became of tool {about.tool_name}",
-        who=f"rt.approvals.settle({id!r}, ..., by=...), or `perdure approvals settle {id}`",
-        since=at.since,
-        until=started.due_at,
-        promise=promise,
-        args=about.args,
-        doubt=doubt,
     )

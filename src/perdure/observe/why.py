@@ -13,6 +13,7 @@ from perdure.inbox.items import Input
 from perdure.observe.pending import PendingItem, items
 from perdure.session.fold import CODE, SessionState, fold_all
 from perdure.store.protocol import Loaded, Store, StreamInfo
+from perdure.vocab.approvals import approved, did_not_happen
 from perdure.vocab.messages import Reply
 from perdure.vocab.outcomes import AwaitEventOutcome, CompletedToolCall, Done, LlmCallOutcome, ToolCallOutcome
 from perdure.vocab.records import EffectSettled, EffectStarted, Row, TurnEnded
@@ -118,7 +119,7 @@ _IN_THEIR_WORDS = ("client_call", "question")
 
 
 def _who_can(waiting: Sequence[Waiting]) -> str:
-    if asked := [item.who for item in waiting if item.who.startswith(("a person", "the client"))]:
+    if asked := [item.who for item in waiting if item.who.startswith(("a person", "the client", "rt.approvals"))]:
         return asked[0]
     refs = [parse_ref(item.effect) for item in waiting if item.effect]
     names = [ref.name for ref in refs if isinstance(ref, PartRef) and ref.kind == "event"]
@@ -142,8 +143,9 @@ def _under_way(rows: Sequence[Row]) -> list[Waiting]:
                 reply, answered = (row, said), set()
             case EffectSettled(outcome=ToolCallOutcome(launch=Done(result=CompletedToolCall(call_id=call)))):
                 answered.add(call)
-            case EffectSettled(id=effect, outcome=AwaitEventOutcome()) if reply and not is_part(effect):
-                answered.update(filter(None, [_call_of(effect, reply[1])]))
+            case EffectSettled(id=effect, outcome=AwaitEventOutcome(resolution=told)) if reply and not is_part(effect):
+                if approved(told) is None and not did_not_happen(told):
+                    answered.update(filter(None, [_call_of(effect, reply[1])]))
             case _:
                 pass
     names = {call.id: call.name for call in reply[1].calls} if reply else {}
@@ -173,6 +175,10 @@ def _describe(started: EffectStarted, ref: EffectRef | PartRef, tool: str | None
         return f"{ref.kind} {ref.name!r} of tool {tool or started.id}"
     attempt = ref.attempt
     match started.kind.value:
+        case "await_event" if ref.tail == "approval":
+            return f"approval of tool {tool or started.id}"
+        case "await_event" if ref.tail == "doubt":
+            return f"somebody to say what became of tool {tool or started.id}"
         case "await_event":
             return f"somebody to complete tool {tool or started.id}"
         case "llm_call":

@@ -166,6 +166,9 @@ class DispatchClient:
         bound = self._bound(child, sealed)
         if isinstance(bound, Failure):
             return Failed(failure=bound)
+        if bound.may_need_leave:
+            message = f"{child.call.tool_name} may need a person's approval, which only calls of the model get; not run"
+            return _failure("approval_required", message)
         if sealed is None and isinstance(bound.tool, ProvidedTool) and bound.tool.prepares:
             answer = await self._ask_hook(bound.tool, child)
             return answer if not isinstance(answer, PreparedToolCall) else await self._attempt(child, answer)

@@ -5,8 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from perdure.effects import keys
+from perdure.effects.promises import TurnScope, unsigned_key
 from perdure.ids import BlobHash, SessionId, Tenant
-from perdure.turn.state import AskModel, AwaitCompletion, Effect, Probe, RunCall, Turn, Wait
+from perdure.turn.state import (
+    AskModel,
+    AwaitApproval,
+    AwaitCompletion,
+    AwaitVerdict,
+    Effect,
+    Probe,
+    RunCall,
+    Turn,
+    Wait,
+)
 from perdure.vocab.effects import (
     AwaitEvent,
     CallTool,
@@ -23,7 +34,7 @@ from perdure.vocab.effects import (
     ViewRef,
 )
 from perdure.vocab.messages import ToolCall
-from perdure.vocab.promises import ClientResult, UserAnswer
+from perdure.vocab.promises import ClientResult, DoubtVerdict, UserAnswer
 from perdure.vocab.refs import EffectRef
 
 
@@ -69,6 +80,12 @@ def _command(where: Where, turn: Turn, owed: Effect) -> Command:
         case AwaitCompletion(call=call, pending=pending):
             told = isinstance(pending.key.wait, ClientResult | UserAnswer)
             return AwaitEvent(key=pending.key, about=_as_made(call) if told else None)
+        case AwaitApproval(command=command):
+            return command
+        case AwaitVerdict(ref=ref, call=call):
+            scope = TurnScope(where.tenant, where.session, turn.id)
+            wait = DoubtVerdict(call_id=call.id, attempt=ref.attempt)
+            return AwaitEvent(key=unsigned_key(scope.id, wait), about=_as_made(call))
 
 
 def _as_made(call: ToolCall) -> PreparedToolCall:
@@ -81,8 +98,8 @@ def _key(tenant: Tenant, scope: Scope, owed: Effect, kind: EffectKind) -> str:
             return keys.tool_attempt(tenant, scope, call.id, ref.attempt)
         case Probe(ref=ref, call=call):
             return f"{keys.tool_attempt(tenant, scope, call.id, ref.attempt)}:probe"
-        case AwaitCompletion(ref=ref, call=call):
-            return f"{keys.tool_attempt(tenant, scope, call.id, ref.attempt)}:completion"
+        case AwaitCompletion(ref=ref, call=call) | AwaitApproval(ref=ref, call=call) | AwaitVerdict(ref=ref, call=call):
+            return f"{keys.tool_attempt(tenant, scope, call.id, ref.attempt)}:{ref.tail}"
         case Wait(ref=ref):
             return keys.turn_effect(tenant, scope, kind, _place(ref))
         case AskModel(ref=ref):

@@ -15,6 +15,7 @@ from perdure.clock import Clock
 from perdure.commit.plan import (
     MAX_COMMIT_BYTES,
     MAX_COMMIT_ROWS,
+    Ask,
     Blob,
     ClearTimer,
     Entry,
@@ -100,6 +101,9 @@ class OwnedStream:
         self._timers: list[SetTimer | ClearTimer] = []
         self._blobs: list[Blob] = []
         self._snapshot: Snapshot | None = None
+        self._asks: list[Ask] = []
+        self._uses: list[PromiseId] = []
+        self._unless: list[str] = []
         self._dirty = False
 
     # --- submitting
@@ -132,6 +136,22 @@ class OwnedStream:
         """Store bytes in the same append."""
         self._blobs.extend(blobs)
         self._touch()
+
+    def ask(self, *asks: Ask) -> None:
+        """Ask people, in the same append as the record that says what."""
+        self._asks.extend(asks)
+        self._touch()
+
+    def need(self, uses: tuple[PromiseId, ...], unless: tuple[str, ...]) -> None:
+        """What was submitted since the last append needs these answers, and that nobody has forbidden it."""
+        self._uses.extend(uses)
+        self._unless.extend(unless)
+        self._touch()
+
+    def part(self) -> None:
+        """If what was submitted needs somebody's leave, nothing that comes later shall be refused with it."""
+        if self._uses or self._unless:
+            self.flush()
 
     def snapshot(self, snapshot: Snapshot) -> None:
         """Keep a fold in the same append."""
@@ -191,6 +211,9 @@ class OwnedStream:
             lease=lease,
             active=self.active and not parked,
             parked=parked,
+            asks=tuple(self._asks),
+            uses=tuple(self._uses),
+            unless=tuple(self._unless),
         )
         self._reset()
         self._in_flight.append(records)

@@ -12,6 +12,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import cast
 
+from msgspec.structs import replace
+
 from perdure.effects.journal import EffectJournal
 from perdure.errors import Error
 from perdure.ids import EffectId
@@ -19,8 +21,9 @@ from perdure.tools.prepare import Preparation, ToolPrepareContext, answered, jud
 from perdure.tools.provider import ProvidedTool
 from perdure.tools.toolbox import Prepared, Toolbox
 from perdure.turn.state import Probe, RunCall
-from perdure.vocab.effects import CallTool, PreparedToolCall
+from perdure.vocab.effects import AwaitEvent, CallTool, PreparedToolCall
 from perdure.vocab.outcomes import Failed, Failure, Success
+from perdure.vocab.records import EffectStarted
 from perdure.vocab.refs import EffectRef
 from perdure.vocab.tools import ToolContract
 
@@ -85,12 +88,18 @@ class Preparations:
         return any(not task.done() for task in self._asked.values())
 
     def sealed(self, item: RunCall | Probe) -> PreparedToolCall | None:
-        """The call as an earlier attempt recorded it, if one did so in full."""
+        """The call as it was recorded in full: by an earlier attempt, or when somebody was asked to allow it."""
         for attempt in range(1, item.ref.attempt + 1):
             started = self._journal.started(EffectRef(item.ref.iteration, item.ref.index, attempt).id)
             if started and isinstance(started.command, CallTool):
                 return started.command.call
-        return None
+        asked = self._journal.started(EffectRef(item.ref.iteration, item.ref.index, 1, "approval").id)
+        match asked:
+            case EffectStarted(command=AwaitEvent(about=PreparedToolCall() as about)):
+                edited = item.decision.args if isinstance(item, RunCall) and item.decision else None
+                return about if edited is None else replace(about, args=edited, prepared_payload=None)
+            case _:
+                return None
 
     def _answer(self, item: RunCall, tool: ProvidedTool, call: PreparedToolCall) -> Preparation | UnderWay:
         task = self._asked.get(item.ref.id)

@@ -37,7 +37,7 @@ from perdure.runtime.shared import Shared, TurnResult
 from perdure.runtime.transcript import Transcript
 from perdure.runtime.turns import TurnDriver
 from perdure.runtime.waiting import Waiting
-from perdure.session.fold import CODE, SessionState, cancel_of, fold, with_membership
+from perdure.session.fold import CODE, SessionState, cancel_of, fold, grant_for, with_membership
 from perdure.store.protocol import Claim, InboxRow
 from perdure.tools.clients.surface import CallSurface, Clients
 from perdure.tools.context import ToolContext
@@ -464,6 +464,7 @@ class Resident:
             lounge=shared.lounge,
             opened_at=self._opened_at,
             joining=partial(self._waiting.joining, together=agent.queue == "together"),
+            grant=lambda tool: grant_for(self.state, tool),
         )
 
     def _services(self, agent: Agent, turn: Turn) -> Services:

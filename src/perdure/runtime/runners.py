@@ -39,12 +39,13 @@ from perdure.tools.execute import ToolThreads
 from perdure.tools.prepare import ToolPrepareContext
 from perdure.tools.services import Services
 from perdure.tools.toolbox import Toolbox
-from perdure.turn.state import AskModel, AwaitCompletion, Probe, RunCall, Turn
-from perdure.vocab.effects import Envelope
+from perdure.turn.state import AskModel, AwaitApproval, AwaitCompletion, AwaitVerdict, Probe, RunCall, Turn
+from perdure.vocab.approvals import approved, decision_of, did_not_happen
+from perdure.vocab.effects import AwaitEvent, Envelope
 from perdure.vocab.messages import Message
 from perdure.vocab.outcomes import AwaitEventOutcome, Done, DurableStepOutcome, Outcome, Pending, SleepOutcome
-from perdure.vocab.promises import AwaitEventKey
-from perdure.vocab.records import InputAdmitted, Record
+from perdure.vocab.promises import AwaitEventKey, Cancelled, Resolution, TimedOut
+from perdure.vocab.records import GrantMade, InputAdmitted, Record
 
 Runner: TypeAlias = Callable[[Flight], Awaitable[Outcome]]
 
@@ -70,6 +71,7 @@ class Surroundings:
     lounge: Lounge
     opened_at: int
     joining: Callable[[Turn], list[tuple[int, InputAdmitted]]]
+    grant: Callable[[str], GrantMade | None]
 
 
 class Driven(Ledger, Protocol):
@@ -130,6 +132,45 @@ class Runners:
 
         return run
 
+    def approval(self, item: AwaitApproval) -> Runner:
+        """Wait for somebody to allow a call."""
+
+        async def run(flight: Flight) -> Outcome:
+            await self._driven.durable()  # nobody can answer what is not there
+            key = item.command.key
+            resolution = await self._waits.until(flight.id, key, item.due_at) or await self._waits.give_up(key)
+            return AwaitEventOutcome(resolution=await self._still_holds(key, resolution))
+
+        return run
+
+    async def _still_holds(self, key: AwaitEventKey, resolution: Resolution) -> Resolution:
+        """An approval holds until it expires by the store's clock, and once."""
+        if approved(resolution) is None:
+            return resolution
+        state = await self._around.store.peek(key.key_id)
+        if state is None or state.consumed_at is not None:
+            return Cancelled()
+        expired = state.deadline_at is not None and state.deadline_at <= await self._around.store.now()
+        return TimedOut() if expired else resolution
+
+    def verdict(self, item: AwaitVerdict) -> Runner:
+        """Wait for somebody to say what became of a call in doubt."""
+
+        async def run(flight: Flight) -> Outcome:
+            await self._driven.durable()
+            command = flight.begun.envelope.command
+            assert isinstance(command, AwaitEvent)
+            due_at = flight.begun.care.due_at
+            known = await self._waits.until(flight.id, command.key, due_at)
+            resolution = known or await self._waits.give_up(command.key)
+            decision = decision_of(resolution)
+            if decision is not None and did_not_happen(resolution) and not await self._nobody_can_still_do_it(item):
+                reason = "not done, it was said; but the former worker may still be doing it"
+                resolution = msgspec.structs.replace(decision, verdict="unknown", reason=reason).resolution
+            return AwaitEventOutcome(resolution=resolution)
+
+        return run
+
     def probe(self, item: Probe, ready: Ready) -> Runner:
         """Ask the outside system about a call in doubt."""
 
@@ -145,7 +186,7 @@ class Runners:
 
         return run
 
-    async def _nobody_can_still_do_it(self, item: Probe) -> bool:
+    async def _nobody_can_still_do_it(self, item: Probe | AwaitVerdict) -> bool:
         """Whether a call in doubt can certainly not take effect any more: only if the process that made it is dead.
 
         A deadline is no proof (a worker frozen past it goes on where it stood when it thaws), and neither is a body
@@ -174,7 +215,7 @@ class Runners:
                 flight.site.keep = self._driven.keep
         completion = self._attempts_completion(item, controller)
         ctx = replace(ctx, body=flight.body, completion=completion)
-        pure = flight.effect == "pure"
+        pure = not flight.begun.care.waits
 
         def may_start() -> bool:
             if flight.cancellation.cancelled or not (pure or self._driven.lease_live()):

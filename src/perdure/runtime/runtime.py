@@ -18,6 +18,7 @@ from perdure.inbox.items import Input
 from perdure.observe.hub import Hub
 from perdure.runtime import answers
 from perdure.runtime.agent import Agent
+from perdure.runtime.approvals import Approvals
 from perdure.runtime.archive import history, imported
 from perdure.runtime.clock import SystemClock, short_id
 from perdure.runtime.editing import checked_tag
@@ -105,6 +106,7 @@ class Runtime:
         self.hub = Hub()
         self.results = Results()
         self.secrets = Secrets(self.store)
+        self.approvals = Approvals(self)
         self.worker_id = WorkerId(short_id("w", self.clock.wall_ms()))
         self.worker: Worker | None = None
         self._wants_worker = worker

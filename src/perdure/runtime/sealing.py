@@ -73,6 +73,10 @@ def _answer(ref: EffectRef, call: Call, *, may_have_run: bool) -> EffectSettled:
     """What is known of a call that has no outcome."""
     if call.pending is not None:
         return EffectSettled(id=replace(ref, tail="completion").id, outcome=AwaitEventOutcome(resolution=Cancelled()))
+    if call.undecided is not None:
+        return EffectSettled(id=replace(ref, tail="approval").id, outcome=AwaitEventOutcome(resolution=Cancelled()))
+    if call.doubt is not None and call.policy == "ask":
+        return EffectSettled(id=replace(ref, tail="doubt").id, outcome=AwaitEventOutcome(resolution=Cancelled()))
     if call.doubt is not None:
         unknown = DurableStepOutcome(value={"verdict": "unknown", "reason": _STOPPED})
         return EffectSettled(id=replace(ref, tail="probe").id, outcome=unknown)

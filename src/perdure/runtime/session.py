@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from perdure.codec import Json, check_text, encode, to_json
+from perdure.commit.plan import Entry
 from perdure.effects.promises import SECRET, TurnScope, signed_key, unsigned_key
 from perdure.errors import Code, Error
 from perdure.ids import CallId, InputId, Seq, SessionId, StreamId, TurnId, check_id, session_stream
@@ -35,6 +36,8 @@ from perdure.vocab.messages import Message
 from perdure.vocab.promises import AwaitEventKey, Custom, Err, TurnCancelGate, TurnTerminal, WaitIdentity, unknown_key
 from perdure.vocab.questions import Answer
 from perdure.vocab.records import (
+    GrantMade,
+    GrantRevoked,
     InputAdmitted,
     InputCancelled,
     InputMode,
@@ -513,6 +516,31 @@ class Session:
         if turn is None:
             raise unknown_key()
         return TurnScope(self.runtime.tenant, self.id, turn)
+
+    async def grants(self) -> tuple[GrantMade, ...]:
+        """The tools that somebody approved for this whole session.
+
+        Raises:
+            Error: `session_unknown`.
+        """
+        return (await self._loaded())[0].grants
+
+    async def revoke(self, grant: str, *, by: str, via: str = "api") -> None:
+        """Take a grant back: from now on somebody is asked again. A call that has begun is not stopped.
+
+        Raises:
+            Error: `approval_unknown` if the session has no such grant.
+        """
+        self.runtime.check_usable()
+        name = _short_text(by, "by")
+        state, _ = await self._loaded()
+        known = next((made for made in state.grants if made.grant.startswith(grant) and grant), None)
+        if known is None or not name.strip():
+            raise Error(Code.APPROVAL_UNKNOWN, f"session {self.id!r} has no grant {grant!r}", hint="session.grants()")
+        await self.runtime.check_readable(self.stream)
+        revoked = GrantRevoked(grant=known.grant, by=name, via=_short_text(via, "via"))
+        await self.runtime.store.annotate(self.stream, Entry.of(revoked, at=self.runtime.clock.wall_ms()))
+        await self.runtime.tell(self.stream)
 
     async def _known(self, turn: TurnId) -> TurnId | None:
         """The turn, if this session has it: waiting in the inbox, or begun."""

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from perdure.commit.plan import Blob
+from perdure.commit.plan import Ask, Blob
 from perdure.effects.controller import Begun, Care, JournaledController, Local
 from perdure.effects.journal import EffectJournal
 from perdure.effects.promises import TurnScope, unsigned_key
 from perdure.errors import Code, Error
-from perdure.ids import EffectId
+from perdure.ids import EffectId, PromiseId
+from perdure.runtime.consent import Consents
 from perdure.runtime.envelopes import Where, envelope
 from perdure.runtime.flights import Flight
 from perdure.runtime.owned import OwnedStream
@@ -25,7 +26,21 @@ from perdure.runtime.runners import Runner, Runners, Surroundings
 from perdure.runtime.waits import Waits
 from perdure.tools.body import Parked
 from perdure.turn.machine import advance, owed, recovery, settlement, stopped, unanswered
-from perdure.turn.state import AskModel, AwaitCompletion, Call, Effect, EndTurn, Owed, Probe, RunCall, Turn, Wait
+from perdure.turn.state import (
+    AskModel,
+    AwaitApproval,
+    AwaitCompletion,
+    AwaitVerdict,
+    Call,
+    Effect,
+    EndTurn,
+    Owed,
+    Probe,
+    RunCall,
+    Turn,
+    Wait,
+)
+from perdure.vocab.approvals import Decision, approved, consent_to, refused
 from perdure.vocab.effects import AwaitEvent, Envelope
 from perdure.vocab.outcomes import (
     AwaitEventOutcome,
@@ -44,15 +59,36 @@ from perdure.vocab.outcomes import (
     ToolCallOutcome,
     ToolOutput,
 )
-from perdure.vocab.promises import ClientResult, UserAnswer
+from perdure.vocab.promises import Cancelled, ClientResult, TimedOut, UserAnswer
 from perdure.vocab.questions import questions_of, silence
-from perdure.vocab.records import CancelRequested, EffectSettled, OutcomeArrivedLate, Record, TurnEnded
+from perdure.vocab.records import (
+    CancelRequested,
+    EffectSettled,
+    EffectStarted,
+    GrantMade,
+    OutcomeArrivedLate,
+    Record,
+    TurnEnded,
+    gate_key,
+    revocation_key,
+)
 from perdure.vocab.refs import PartRef, is_part
 
 log = logging.getLogger("perdure.runtime")
 
+APPROVAL_MS = 24 * 3_600_000
+"""How long people have to answer, and their answer holds, unless the tool says otherwise."""
+
 GRACE_S = 0.1
 """How long a cancelled tool may take to say how it ended: a little longer than its runner waits for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Leave:
+    """What allows a call: answers that its start uses up, unless somebody has taken one of these log keys."""
+
+    uses: tuple[PromiseId, ...]
+    unless: tuple[str, ...]
 
 
 class TurnDriver:
@@ -79,6 +115,8 @@ class TurnDriver:
         self._preparations = Preparations(
             around.toolbox, journal, self._runners.prepare_context, self.durable, self._news.set
         )
+        self._consents = Consents(self._runners.prepare_context, self.durable, self._news.set)
+        self._withdrawals: set[asyncio.Task[object]] = set()
         self._patience = Patience(self._waits, around.lounge, around.clock, around.opened_at)
         self._hurried = False
         self._paused = False
@@ -159,6 +197,7 @@ class TurnDriver:
             return await self._run()
         finally:
             self._preparations.stop()
+            self._consents.stop()
             for flight in self.flights.values():
                 if flight.effect != "once":  # what became of those is told by whoever outlives this
                     flight.shut()
@@ -187,10 +226,10 @@ class TurnDriver:
         """Wait for news. True if there is none, nothing is under way, and waiting in memory has lasted long enough."""
         if self.refusal:
             return False
-        if self._paused and not (self.flights or self._preparations.under_way):
+        if self._paused and not (self.flights or self._thinking):
             return True
         patience = self._patience.left_s(self.flights.values(), hurried=self._hurried or self._paused)
-        if patience is None or self._preparations.under_way:
+        if patience is None or self._thinking:
             await self._news.wait()
             return False
         self._news.clear()  # that is what the news was about
@@ -208,9 +247,14 @@ class TurnDriver:
 
     def _may_park(self) -> bool:
         """Whether it is still so that nothing but waiting is under way: a body may have begun a step meanwhile."""
-        if self.refusal or self._landed or self._news.is_set() or self._preparations.under_way:
+        if self.refusal or self._landed or self._news.is_set() or self._thinking:
             return False
         return self._patience.left_s(self.flights.values(), hurried=True) == 0.0
+
+    @property
+    def _thinking(self) -> bool:
+        """Whether somebody else's code is being asked about a call that has not begun."""
+        return self._preparations.under_way or self._consents.under_way
 
     def _hurry(self) -> None:
         self._hurried = True
@@ -239,12 +283,25 @@ class TurnDriver:
 
     def _settle_landed(self) -> None:
         landed, self._landed = self._landed, []
+        landed.sort(key=lambda flight: isinstance(flight.owed, AwaitApproval))
         for flight in landed:
             if self.flights.get(flight.id) is flight:
                 del self.flights[flight.id]
             if flight.outcome is None or flight.id not in {_id(item) for item in owed(self.turn)}:
                 continue
+            if isinstance(flight.owed, AwaitApproval):
+                self._owned.flush()  # a decision and the start of what it allows are one append, alone
             self._settle(flight, flight.outcome)
+            if isinstance(flight.owed, AwaitApproval):
+                self._remember(flight.owed, flight.outcome)
+
+    def _remember(self, asked: AwaitApproval, outcome: Outcome) -> None:
+        """An approval for the whole session covers later calls of the tool."""
+        decision = approved(outcome.resolution) if isinstance(outcome, AwaitEventOutcome) else None
+        if decision is not None and decision.for_session:
+            grant = asked.command.key.key_id
+            tool, by, at, via = asked.call.name, decision.by, decision.at, decision.via
+            self.submit(GrantMade(grant=grant, tool=tool, by=by, at=at, via=via))
 
     def _settle(self, flight: Flight, outcome: Outcome) -> None:
         """Record an outcome, with the bytes it refers to."""
@@ -265,6 +322,7 @@ class TurnDriver:
                     continue
                 elif item.ref.id not in self.flights:
                     begun = self._begin(item) or begun
+        self._owned.part()
         for stray in self.flights.keys() - {_id(item) for item in owed(self.turn)}:
             self._drop(self.flights[stray])
 
@@ -284,6 +342,11 @@ class TurnDriver:
                 case AwaitCompletion():
                     care = Care(effect="pure", record_start=True, due_at=item.pending.due_at)
                     return self._start(item, described, care, self._runners.completion(item))
+                case AwaitApproval():
+                    care = Care(effect="pure", record_start=True, due_at=item.due_at)
+                    return self._start(item, described, care, self._runners.approval(item))
+                case AwaitVerdict():
+                    return self._begin_verdict(item, described)
                 case Probe():
                     return self._begin_probe(item, described)
         except Error as problem:
@@ -365,6 +428,15 @@ class TurnDriver:
         if ready.prepared.contract.client_side:
             self._controller.record(self._left_to_client(item, ready))
             return True
+        begun_before = self._has_begun(item)
+        if item.decision is None and not begun_before:
+            match self._consents.needed(item, ready):
+                case UnderWay():
+                    return False
+                case True:
+                    return self._ask(item, ready)
+                case False:
+                    pass
         described = envelope(self._where, self.turn, item, ready.call)
         durability = ready.prepared.contract.durability
         timeout = durability.timeout_ms
@@ -372,9 +444,16 @@ class TurnDriver:
             effect=durability.effect,
             doubt=durability.doubt,
             deadline_at=self._around.clock.wall_ms() + timeout if timeout else None,
-            record_start=ready.recorded,
+            record_start=ready.recorded or ready.prepared.has_predicate,
             keep_command=ready.recorded,
+            leave=item.decision is not None,
         )
+        if item.decision is not None and not begun_before:
+            leave = self._leave(item, item.decision)
+            if not isinstance(leave, Leave):
+                self._controller.record(settlement(item.ref, item.call, leave))
+                return True
+            self._owned.need(leave.uses, leave.unless)
         return self._start(item, described, care, self._runners.tool(item, ready))
 
     def _left_to_client(self, item: RunCall, ready: Ready) -> EffectSettled:
@@ -389,6 +468,64 @@ class TurnDriver:
             silence=silence(asked),
         )
         return EffectSettled(id=item.ref.id, outcome=ToolCallOutcome(launch=pending))
+
+    def _has_begun(self, item: RunCall) -> bool:
+        """Whether an attempt of this call has begun: then nobody is asked about it any more."""
+        refs = (replace(item.ref, attempt=attempt) for attempt in range(1, item.ref.attempt + 1))
+        return item.ref.attempt > 1 or any(self._controller.journal.started(ref.id) for ref in refs)
+
+    def _ask(self, item: RunCall, ready: Ready) -> bool:
+        """Ask people to allow a call, exactly as it would run; a grant that they gave for the session is an answer."""
+        now = self._around.clock.wall_ms()
+        patience = ready.prepared.durability.approval_ms
+        due_at = now + (APPROVAL_MS if patience is None else patience)
+        scope = TurnScope(self._where.tenant, self._where.session, self.turn.id)
+        key = unsigned_key(scope.id, consent_to(item.call.id, item.call.name, ready.call.args))
+        wait = AwaitApproval(
+            replace(item.ref, tail="approval"), item.call, AwaitEvent(key=key, about=ready.call), due_at
+        )
+        described = envelope(self._where, self.turn, wait)
+        care = Care(effect="pure", record_start=True, due_at=due_at)
+        grant = self._around.grant(item.call.name)
+        if grant is None:
+            settled = self._start(wait, described, care, self._runners.approval(wait))
+            self._owned.ask(Ask(key.key_id, "approval", now, due_at))
+            return settled
+        self._owned.flush()  # using a grant and the start of what it allows are one append, alone
+        begun = self._controller.begin(described, care)
+        if isinstance(begun, Begun):
+            use = Decision(verdict="approve", by=grant.by, at=now, via="grant", grant=grant.grant)
+            self._controller.settle(begun, AwaitEventOutcome(resolution=use.resolution))
+        return True
+
+    def _leave(self, item: RunCall, decision: Decision) -> Leave | ToolOutput:
+        """What the start of an allowed call uses up, and what would forbid it: that it was cancelled or revoked.
+
+        The output of a call whose leave is over, if its decision was recorded and its start was not.
+        """
+        gate = gate_key(self.turn.id)
+        if decision.grant:
+            grant = self._around.grant(item.call.name)
+            if grant is None or grant.grant != decision.grant:
+                return refused(Cancelled())
+            return Leave((), (gate, revocation_key(decision.grant)))
+        asked = self._controller.journal.started(replace(item.ref, attempt=1, tail="approval").id)
+        if asked is None or not isinstance(asked.command, AwaitEvent):
+            return refused(Cancelled())
+        if asked.due_at is not None and asked.due_at <= self._around.clock.wall_ms():
+            return refused(TimedOut())
+        return Leave((asked.command.key.key_id,), (gate,))
+
+    def _begin_verdict(self, item: AwaitVerdict, described: Envelope) -> bool:
+        patience = item.contract.durability.approval_ms if item.contract else None
+        now = self._around.clock.wall_ms()
+        due_at = now + (APPROVAL_MS if patience is None else patience)
+        new = self._controller.journal.started(item.ref.id) is None
+        care = Care(effect="pure", record_start=True, due_at=due_at)
+        settled = self._start(item, described, care, self._runners.verdict(item))
+        if new and isinstance(described.command, AwaitEvent):
+            self._owned.ask(Ask(described.command.key.key_id, "doubt", now, due_at))
+        return settled
 
     def _begin_probe(self, item: Probe, described: Envelope) -> bool:
         sealed = self._preparations.sealed(item)
@@ -418,9 +555,14 @@ class TurnDriver:
     # --- endings that are not the model's
 
     def _drop(self, flight: Flight) -> None:
-        """Something made this effect unnecessary (a late outcome made a probe so)."""
+        """Something made this effect unnecessary (a late outcome made a probe so, or a question)."""
         del self.flights[flight.id]
         flight.stop()
+        command = flight.begun.envelope.command
+        if isinstance(command, AwaitEvent) and command.about:
+            withdrawal: asyncio.Task[object] = asyncio.create_task(self._waits.withdraw(command.key))
+            self._withdrawals.add(withdrawal)
+            withdrawal.add_done_callback(self._withdrawals.discard)
 
     async def _end_cancelled(self) -> None:
         """Somebody cancelled the turn: stop what runs, answer every call, end."""
@@ -437,6 +579,15 @@ class TurnDriver:
                 telling = call.pending.pending.on_cancel == "cancel_external_work"
                 ended = AwaitEventOutcome(resolution=await self._waits.withdraw(call.pending.key, telling=telling))
                 self._controller.record(EffectSettled(id=replace(ref, tail="completion").id, outcome=ended))
+            elif call.undecided is not None:
+                await self._withdraw_question(call.undecided)
+                superseded = AwaitEventOutcome(resolution=Cancelled())  # whatever was decided in the last moment
+                self._controller.record(EffectSettled(id=replace(ref, tail="approval").id, outcome=superseded))
+            elif call.doubt is not None and call.policy == "ask":
+                asked = self._controller.journal.started(replace(ref, tail="doubt").id)
+                await self._withdraw_question(asked)
+                left = AwaitEventOutcome(resolution=Cancelled())
+                self._controller.record(EffectSettled(id=replace(ref, tail="doubt").id, outcome=left))
             elif call.doubt is not None:
                 unknown = DurableStepOutcome(value={"verdict": "unknown", "reason": "the turn was cancelled"})
                 self._controller.record(EffectSettled(id=replace(ref, tail="probe").id, outcome=unknown))
@@ -447,6 +598,11 @@ class TurnDriver:
         self._landed.clear()
         reason = self.turn.cancel.reason if self.turn.cancel else ""
         self.submit(stopped(self.turn, "cancelled", reason or "cancelled on request"))
+
+    async def _withdraw_question(self, asked: EffectStarted | None) -> None:
+        """Nobody need answer it any more; whoever does is told so."""
+        if asked is not None and isinstance(asked.command, AwaitEvent):
+            await self._waits.withdraw(asked.command.key)
 
     async def _forget_events(self) -> None:
         """Nobody waits any more for the events of this turn."""

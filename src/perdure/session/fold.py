@@ -15,6 +15,8 @@ from perdure.codec import decode
 from perdure.ids import Seq, TurnId
 from perdure.vocab.records import (
     CancelRequested,
+    GrantMade,
+    GrantRevoked,
     InputAdmitted,
     OutcomeArrivedLate,
     Record,
@@ -31,7 +33,7 @@ from perdure.vocab.records import (
 from perdure.vocab.usage import Usage
 from perdure.vocab.wire import Value
 
-CODE = "session-4"
+CODE = "session-5"
 """The version of this fold. A snapshot written by another one is not trusted."""
 
 
@@ -57,6 +59,7 @@ class SessionState(Value, frozen=True):
     title: str = ""
     tags: tuple[str, ...] = ()
     paused: bool = False
+    grants: tuple[GrantMade, ...] = ()
 
 
 def fold(state: SessionState, seq: Seq, record: Record) -> SessionState:
@@ -83,6 +86,11 @@ def fold(state: SessionState, seq: Seq, record: Record) -> SessionState:
             return replace(state, seq=seq, title=title)
         case TagsSet(tags=tags):
             return replace(state, seq=seq, tags=tags)
+        case GrantMade():
+            return replace(state, seq=seq, grants=(*state.grants, record))
+        case GrantRevoked(grant=revoked):
+            kept = tuple(grant for grant in state.grants if grant.grant != revoked)
+            return replace(state, seq=seq, grants=kept)
         case _:
             return replace(state, seq=seq)
 
@@ -97,6 +105,11 @@ def with_membership(state: SessionState, change: ToolMembershipChanged) -> Sessi
 def cancel_of(state: SessionState, turn: TurnId) -> CancelRequested | None:
     """The request to cancel this turn, if there is one."""
     return next((request for request in state.cancels if request.turn == turn), None)
+
+
+def grant_for(state: SessionState, tool: str) -> GrantMade | None:
+    """The grant that covers calls of a tool, if there is one."""
+    return next((grant for grant in state.grants if grant.tool == tool), None)
 
 
 def fold_all(snapshot: bytes | None, rows: Iterable[Row]) -> SessionState:

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from perdure.codec import Json, encode, head_of
+from perdure.vocab.approvals import approved, did_not_happen, happened, refused
 from perdure.vocab.messages import Image, Message, Part, Reply, Text, Thinking, ToolCall, ToolResult
 from perdure.vocab.outcomes import (
     AwaitEventOutcome,
@@ -41,6 +42,7 @@ UNCERTAIN = "interrupted: the call was dispatched and its result is uncertain; d
 NOT_EXECUTED = "interrupted: the tool was not executed before recovery; it is safe to retry"
 MAX_MESSAGE_BYTES = 30_720  # two of them fit under the 64 KiB of a result
 _MOST_BYTES = 6  # of one character in JSON
+EDITED = "A person changed the arguments of this call before they approved it. It ran with these arguments"
 OUTCOME_UNKNOWN = "outcome unknown: the call was dispatched, it may or may not have taken effect, and it was not re-run"
 
 
@@ -67,6 +69,7 @@ class _CallView:
     call: ToolCall
     dispatched: int = 0
     output: ToolOutput | None = None
+    edited: dict[str, Json] | None = None
 
 
 @dataclass(slots=True)
@@ -184,8 +187,17 @@ def _read_effect(reading: _Reading, ref: EffectRef, record: EffectStarted | Effe
             call.output, call.dispatched = None, ref.attempt
         case EffectSettled(outcome=ToolCallOutcome(launch=Done(result=CompletedToolCall(output=output)))):
             call.output = output
-        case EffectSettled(outcome=AwaitEventOutcome(resolution=resolution)):
+        case EffectSettled(outcome=AwaitEventOutcome(resolution=resolution)) if ref.tail == "completion":
             call.output = completed(resolution)
+        case EffectSettled(outcome=AwaitEventOutcome(resolution=resolution)) if ref.tail == "approval":
+            decision = approved(resolution)
+            call.edited = decision.args if decision else None
+            call.output = None if decision else refused(resolution)
+        case EffectSettled(outcome=AwaitEventOutcome(resolution=resolution)) if ref.tail == "doubt":
+            if did_not_happen(resolution):
+                call.output, call.dispatched = None, 0
+            else:
+                call.output = happened(resolution) or call.output
         case EffectSettled(outcome=DurableStepOutcome(value=verdict)) if ref.tail == "probe":
             _read_verdict(call, verdict)
         case _:
@@ -252,6 +264,8 @@ def _told_of(view: _CallView) -> Iterator[Part]:
 
 def _result(view: _CallView) -> ToolResult:
     output, is_error = told(view.output) if view.output else _repair(view.dispatched > 0)
+    if view.edited is not None:
+        output = {"note": EDITED, "arguments": view.edited, "result": output}
     call = view.call
     return ToolResult(call=call.id, name=call.name, output=output, is_error=is_error, provider_id=call.provider_id)
 

@@ -48,6 +48,10 @@ else:
 
 Probe: TypeAlias = Callable[[ToolContext], Verdict | Awaitable[Verdict]]
 
+Approve: TypeAlias = Callable[..., bool | Awaitable[bool]]
+"""Whether a call needs a person's leave: a function of its checked arguments, by name, and of the context if it takes
+two. Whatever else it gives or raises is a yes."""
+
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
@@ -78,7 +82,11 @@ class ToolOptions(TypedDict, total=False):
     """How a call is described to people: sentences by language and phase, or a function that makes them."""
     hints: ToolHints | None
     in_doubt: DoubtPolicy | None
-    approve: bool | Callable[[Json], bool] | None
+    approve: bool | Literal["policy"] | Approve | None
+    """Whether a person must allow a call before it runs: always, if a function of the arguments (and the context) says
+    so, or by `policy`: unless the hints say that it only reads, or neither destroys nor reaches outside."""
+    approval_timeout: float | str | None
+    """How long an approval may take, and holds: a day unless said. Silence never approves."""
     client_side: bool
     """The client runs it, not this process: the function is only its signature, and what it returns is checked."""
     args_schema: Json | type[object]
@@ -95,6 +103,7 @@ class Tool(Generic[P, R_co]):
     durability: Durability
     hints: ToolHints = field(default_factory=ToolHints)
     probe: Probe | None = None
+    approve: Approve | None = None
     args_schema: Json | type[object] = None
     display_name: str = ""
     category: str = ""
@@ -224,7 +233,7 @@ def _make(function: Callable[P, R], options: ToolOptions, around: Mapping[str, o
     name = _name(getattr(function, "__name__", ""), options.get("name"), function)
     schema = options.get("args_schema")
     _check_function(function, name)
-    _refuse_unsupported(name, options)
+    _check_client_side(name, options)
     check_signature(function, name, typed_elsewhere=isinstance(schema, type))
     described = explain(inspect.getdoc(function)).description
     return _assemble(function, name, described, options, resolved=try_hints(function, around))
@@ -238,7 +247,7 @@ def raw_tool(
     Raises:
         Error: as `tool`.
     """
-    _refuse_unsupported(_name(name, None, function), options)
+    _check_client_side(_name(name, None, function), options)
     return _assemble(function, name, "", options, accepts=accepts)
 
 
@@ -256,7 +265,8 @@ def _assemble(
     if effect == "resumable":
         _check_resumable(name, function, options)
     description = options.get("description")
-    policy: ToolPolicy = "client_side" if options.get("client_side") else "auto"
+    asked: ToolPolicy = "requires_approval" if _always_asked(hints, effect, options.get("approve")) else "auto"
+    policy: ToolPolicy = "client_side" if options.get("client_side") else asked
     return Tool(
         function=function,
         name=name,
@@ -264,6 +274,7 @@ def _assemble(
         durability=_durability(name, effect, hints, options),
         hints=_told(hints, effect),
         probe=options.get("probe"),
+        approve=_predicate(name, options.get("approve")),
         args_schema=options.get("args_schema"),
         display_name=options.get("display_name", ""),
         category=options.get("category", ""),
@@ -282,29 +293,10 @@ def _invalid(tool: str, message: str, *, because: str = "", hint: str = "") -> E
     return Error(Code.TOOL_INVALID, f"the tool {tool}: {message}", because=because, hint=hint, tool=tool)
 
 
-def _later(tool: str, option: str, hint: str) -> Error:
-    return Error(
-        Code.TOOL_NOT_SUPPORTED_YET,
-        f"the tool {tool}: {option} is not supported yet",
-        because="it arrives with the next release",
-        hint=hint,
-        tool=tool,
-    )
-
-
-def _refuse_unsupported(name: str, options: ToolOptions) -> None:
-    if options.get("client_side"):
-        _check_client_side(name, options)
-    if options.get("approve"):
-        raise _later(
-            name, "approve=", "leave it out, and ask for consent in your application before you send the input"
-        )
-    if options.get("in_doubt") == "ask":
-        raise _later(name, 'in_doubt="ask"', "give the tool a probe=, or let the model be told")
-
-
 def _check_client_side(name: str, options: ToolOptions) -> None:
     """What this process cannot do for a tool that it does not run."""
+    if not options.get("client_side"):
+        return
     for option in ("probe", "retries", "in_doubt", "approve", "serial", "concurrency_class"):
         if options.get(option):
             raise _invalid(
@@ -363,9 +355,10 @@ def _durability(name: str, effect: EffectClass, hints: ToolHints, options: ToolO
         effect=effect,
         doubt=_doubt(name, effect, options),
         retry=_retry(name, effect, options.get("retries")),
-        timeout_ms=_timeout_ms(name, options.get("timeout")),
+        timeout_ms=_duration_ms(name, "timeout", options.get("timeout")),
         serial=options.get("serial", False),
         concurrency_class=options.get("concurrency_class") or hints.concurrency_class or "",
+        approval_ms=_duration_ms(name, "approval_timeout", options.get("approval_timeout")),
     )
 
 
@@ -389,19 +382,22 @@ def _check_resumable(name: str, function: Callable[..., object], options: ToolOp
         )
 
 
-def _doubt(name: str, effect: EffectClass, options: ToolOptions) -> Literal["tell", "probe"]:
+def _doubt(name: str, effect: EffectClass, options: ToolOptions) -> DoubtPolicy:
     probe, wanted = options.get("probe"), options.get("in_doubt")
-    if wanted not in (None, "tell", "probe"):
-        raise _invalid(name, f"in_doubt={wanted!r} does not exist", hint='use "tell" or "probe"')
+    if wanted not in (None, *get_args(DoubtPolicy)):
+        raise _invalid(name, f"in_doubt={wanted!r} does not exist", hint='use "tell", "probe" or "ask"')
+    if wanted == "ask" and effect != "once":
+        because = f"a {effect} call is simply run again"
+        raise _invalid(name, 'in_doubt="ask" is for once tools', because=because, hint='leave it out, or effect="once"')
     if probe is None:
         if wanted == "probe":
             raise _invalid(name, 'in_doubt="probe" needs a probe', hint="pass probe=, a function of the ToolContext")
-        return "tell"
+        return wanted or "tell"
     if effect != "once":
         because = f"a {effect} call is simply run again"
         raise _invalid(name, "probe= is for once tools", because=because, hint='leave it out, or say effect="once"')
-    if wanted == "tell":
-        raise _invalid(name, 'in_doubt="tell" would never use the probe', hint="leave one of them out")
+    if wanted in ("tell", "ask"):
+        raise _invalid(name, f'in_doubt="{wanted}" would never use the probe', hint="leave one of them out")
     if not callable(probe):
         raise _invalid(name, "probe= is not a function", hint="pass a function of the ToolContext")
     return "probe"
@@ -428,10 +424,28 @@ def _retry(name: str, effect: EffectClass, retries: int | RetryPolicy | None) ->
     return RetryPolicy(kind="safe" if effect == "once" else "idempotent", max_attempts=retries + 1)
 
 
-def _timeout_ms(name: str, timeout: float | str | None) -> int | None:
-    if timeout is None:
+def _duration_ms(name: str, option: str, given: float | str | None) -> int | None:
+    if given is None:
         return None
-    ms = to_ms(timeout)
+    ms = to_ms(given)
     if ms is None:
-        raise _invalid(name, f"timeout={timeout!r} is not a duration", hint='use seconds, or "500ms", "30s", "2m"')
+        raise _invalid(name, f"{option}={given!r} is not a duration", hint='use seconds, or "500ms", "30s", "2m"')
     return ms
+
+
+def _predicate(name: str, approve: bool | Literal["policy"] | Approve | None) -> Approve | None:
+    if approve is None or isinstance(approve, bool) or approve == "policy":
+        return None
+    if not callable(approve):
+        raise _invalid(
+            name, f"approve={approve!r} does not exist", hint='use True, a function of the arguments, or "policy"'
+        )
+    return approve
+
+
+def _always_asked(hints: ToolHints, effect: EffectClass, approve: object) -> bool:
+    """Whether every call needs leave. What a tool does not say of itself is read conservatively."""
+    if approve != "policy":
+        return approve is True
+    harmless = hints.destructive is False and hints.open_world is False
+    return not (hints.readonly or effect == "pure" or harmless)

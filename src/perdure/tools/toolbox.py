@@ -41,6 +41,16 @@ class Prepared:
     """Whether the model can go on reading a result that is too long to be shown whole."""
 
     @property
+    def has_predicate(self) -> bool:
+        """Whether the tool's own code says which calls need a person's leave."""
+        return getattr(self.tool, "approve", None) is not None
+
+    @property
+    def may_need_leave(self) -> bool:
+        """Whether a person may have to allow this call."""
+        return self.has_predicate or self.contract.definition.policy == "requires_approval"
+
+    @property
     def durability(self) -> Durability:
         """The promises that govern this call, whatever has been deployed since."""
         return self.contract.durability

@@ -18,7 +18,9 @@ from perdure.turn.state import (
     Acting,
     Asking,
     AskModel,
+    AwaitApproval,
     AwaitCompletion,
+    AwaitVerdict,
     Call,
     Concluding,
     Ended,
@@ -30,6 +32,7 @@ from perdure.turn.state import (
     Turn,
     Wait,
 )
+from perdure.vocab.approvals import approved, did_not_happen, happened, refused
 from perdure.vocab.effects import AwaitEvent
 from perdure.vocab.messages import Reply, ToolCall
 from perdure.vocab.outcomes import (
@@ -50,10 +53,13 @@ from perdure.vocab.outcomes import (
     ToolOutput,
     completed,
 )
+from perdure.vocab.promises import Resolution
 from perdure.vocab.records import (
     CancelRequested,
     EffectSettled,
     EffectStarted,
+    GrantMade,
+    GrantRevoked,
     InputAdmitted,
     InputCancelled,
     OutcomeArrivedLate,
@@ -124,10 +130,16 @@ def _owed_by_call(turn: Turn, call: Call) -> Owed:
         return AwaitCompletion(replace(ref, tail="completion"), call.request, call.pending)
     if call.doubt:
         worker = call.started.worker if call.started else WorkerId("")
+        if call.policy == "ask":
+            return AwaitVerdict(replace(ref, tail="doubt"), call.request, call.contract, worker)
         return Probe(replace(ref, tail="probe"), call.request, call.contract, call.doubt, worker)
     if call.nap:
         return Wait(replace(ref, attempt=call.attempt - 1, tail="sleep"), call.nap.duration_ms, call.nap.due_at)
-    return RunCall(ref, call.request, call.contract)
+    match call.undecided:
+        case EffectStarted(command=AwaitEvent() as command, due_at=due_at):
+            return AwaitApproval(replace(ref, tail="approval"), call.request, command, due_at)
+        case _:
+            return RunCall(ref, call.request, call.contract, call.decision)
 
 
 # --- advance ------------------------------------------------------------------------------------------------------
@@ -141,6 +153,8 @@ def advance(turn: Turn, record: Record) -> Turn:
         case _, InputAdmitted() | InputCancelled() | ToolMembershipChanged() | TitleSet() | TagsSet():
             return turn
         case _, RecordRedacted() | SessionPaused() | SessionResumed():
+            return turn
+        case _, GrantMade() | GrantRevoked():
             return turn
         case _, EffectSettled(id=effect, outcome=DirectOutcome(reply=Reply(usage=spent))) if is_part(effect):
             return replace(turn, usage=turn.usage + spent)
@@ -206,6 +220,10 @@ def _on_started(turn: Turn, ref: EffectRef, record: EffectStarted) -> Turn:
                     return turn
                 case "completion" if ref.attempt == call.attempt:
                     return _with_call(turn, replace(call, completion=record))
+                case "approval" if ref.attempt == call.attempt and not (call.approval or call.started):
+                    return _with_call(turn, replace(call, approval=record))
+                case "doubt" if call.doubt and ref.attempt == call.attempt:
+                    return turn
                 case _:
                     pass
         case _:
@@ -239,6 +257,12 @@ def _on_settled(turn: Turn, ref: EffectRef, record: EffectSettled) -> Turn:
                     return _with_call(turn, replace(call, pending=pending))
                 case "completion", AwaitEventOutcome(resolution=resolution) if call.pending:
                     return _with_call(turn, _settled(call, completed(resolution)))
+                case "approval", AwaitEventOutcome(resolution=resolution) if call.undecided:
+                    decision = approved(resolution)
+                    allowed = replace(call, decision=decision) if decision else _settled(call, refused(resolution))
+                    return _with_call(turn, allowed)
+                case "doubt", AwaitEventOutcome(resolution=resolution) if call.doubt and ref.attempt == call.attempt:
+                    return _with_call(turn, _on_word(call, call.doubt, resolution))
                 case "sleep", SleepOutcome() if call.nap and ref.attempt == call.attempt - 1:
                     return _with_call(turn, replace(call, nap=None))
                 case "probe", DurableStepOutcome() if call.doubt and ref.attempt == call.attempt:
@@ -282,7 +306,7 @@ def _on_model_error(turn: Turn, asking: Asking, error: LlmError) -> Turn:
 
 def _on_output(call: Call, output: ToolOutput) -> Call:
     match output:
-        case InDoubt() if call.policy == "probe":
+        case InDoubt() if call.policy in ("probe", "ask"):
             return replace(call, doubt=output)
         case Failed(failure=failure) if _may_retry(call, failure):
             nap = Nap(call.durability.retry.delay_ms(call.failures + 1, failure.retry_after_ms))
@@ -319,11 +343,21 @@ def _on_verdict(call: Call, doubt: InDoubt, verdict: DurableStepOutcome) -> Call
         case {"verdict": "happened", **rest}:
             return _settled(call, Success(value=rest.get("value")))
         case {"verdict": "did_not_happen"} if call.redispatches < MAX_REDISPATCHES:
-            redispatches = call.redispatches + 1
-            again = replace(call, attempt=call.attempt + 1, redispatches=redispatches)
-            return replace(again, started=None, completion=None, doubt=None)
+            return _out_again(call)
         case _:
             return _settled(call, doubt)
+
+
+def _on_word(call: Call, doubt: InDoubt, resolution: Resolution) -> Call:
+    """What a person said of a call in doubt; silence leaves it there."""
+    if did_not_happen(resolution):
+        return _out_again(call)
+    return _settled(call, happened(resolution) or doubt)
+
+
+def _out_again(call: Call) -> Call:
+    again = replace(call, attempt=call.attempt + 1, redispatches=call.redispatches + 1)
+    return replace(again, started=None, completion=None, doubt=None)
 
 
 def _settled(call: Call, output: ToolOutput) -> Call:

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from perdure.ids import TurnId, WorkerId
-from perdure.vocab.effects import ToolChoice
+from perdure.vocab.approvals import Decision
+from perdure.vocab.effects import AwaitEvent, ToolChoice
 from perdure.vocab.messages import ToolCall
 from perdure.vocab.outcomes import InDoubt, Pending, ToolOutput
 from perdure.vocab.records import CancelRequested, EffectStarted, Limits, StopReason, TurnEnded, TurnOpened
@@ -35,6 +36,27 @@ class RunCall:
     ref: EffectRef
     call: ToolCall
     contract: ToolContract | None
+    decision: Decision | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AwaitApproval:
+    """Wait until somebody allows a call, or does not."""
+
+    ref: EffectRef
+    call: ToolCall
+    command: AwaitEvent
+    due_at: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class AwaitVerdict:
+    """Wait until somebody says what became of a call in doubt."""
+
+    ref: EffectRef
+    call: ToolCall
+    contract: ToolContract | None
+    worker: WorkerId
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +95,7 @@ class EndTurn:
     ended: TurnEnded
 
 
-Effect: TypeAlias = AskModel | RunCall | Probe | Wait | AwaitCompletion
+Effect: TypeAlias = AskModel | RunCall | Probe | Wait | AwaitCompletion | AwaitApproval | AwaitVerdict
 Owed: TypeAlias = Effect | EndTurn
 
 
@@ -101,8 +123,8 @@ class Asking:
 class Call:
     """One tool call of the current reply. `output` is set once nothing more will happen to it.
 
-    `completion` records that the attempt made a key under which somebody outside may end it; `pending` that it left
-    its end to them.
+    `approval` records that somebody was asked to allow it, `decision` that they did. `completion` records that the
+    attempt made a key under which somebody outside may end it; `pending` that it left its end to them.
     """
 
     request: ToolCall
@@ -114,6 +136,8 @@ class Call:
     doubt: InDoubt | None = None
     completion: EffectStarted | None = None
     pending: Pending | None = None
+    approval: EffectStarted | None = None
+    decision: Decision | None = None
     redispatches: int = 0
     failures: int = 0
     output: ToolOutput | None = None
@@ -127,6 +151,11 @@ class Call:
     def durability(self) -> Durability:
         """The promises captured with the turn; a tool nobody knows is treated as carefully as possible."""
         return self.contract.durability if self.contract else Durability()
+
+    @property
+    def undecided(self) -> EffectStarted | None:
+        """The question whether it may run, as long as nobody has answered it."""
+        return self.approval if self.decision is None and self.output is None else None
 
     @property
     def policy(self) -> str:

@@ -1,4 +1,7 @@
-"""What people decide about a call: whether it may run, and what became of it."""
+"""What people decide about a call: whether it may run, and what became of it.
+
+Laws: only a decision that says so allows a call; silence, a withdrawal and anything that cannot be read do not.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,8 @@ import msgspec
 
 from perdure.codec import Json, digest, to_json
 from perdure.ids import CallId, PromiseId
-from perdure.vocab.promises import Ok, Resolution, ToolApproval
+from perdure.vocab.outcomes import Failed, Failure, NotRun, Success, ToolOutput
+from perdure.vocab.promises import Ok, Resolution, TimedOut, ToolApproval
 from perdure.vocab.wire import Value
 
 Verdict = Literal["approve", "deny", "happened", "did_not_happen", "unknown"]
@@ -45,6 +49,37 @@ def decision_of(resolution: Resolution | None) -> Decision | None:
         return msgspec.convert(resolution.value, Decision)
     except msgspec.ValidationError:
         return None
+
+
+def approved(resolution: Resolution | None) -> Decision | None:
+    """The decision, if it allows the call it is about."""
+    decision = decision_of(resolution)
+    return decision if decision is not None and decision.verdict == "approve" else None
+
+
+def refused(resolution: Resolution) -> ToolOutput:
+    """What becomes of a call that nobody allowed; the model is told so."""
+    decision = decision_of(resolution)
+    if decision is not None and decision.verdict == "deny":
+        why = f": {decision.reason}" if decision.reason else ""
+        message = f"{decision.by} did not approve this call{why}. It was not run."
+        return Failed(failure=Failure(code="approval_denied", message=message, failure_class="cancelled"))
+    if isinstance(resolution, TimedOut):
+        message = "Nobody approved this call in time. It was not run."
+        return Failed(failure=Failure(code="approval_expired", message=message, failure_class="timeout"))
+    return NotRun(reason="it needed an approval, which is not asked for any more")
+
+
+def happened(resolution: Resolution) -> Success | None:
+    """The result of a call in doubt, if a person says that it did happen."""
+    decision = decision_of(resolution)
+    return Success(value=decision.value) if decision is not None and decision.verdict == "happened" else None
+
+
+def did_not_happen(resolution: Resolution) -> bool:
+    """Whether a person says that a call in doubt did not happen, so that it may go out again."""
+    decision = decision_of(resolution)
+    return decision is not None and decision.verdict == "did_not_happen"
 
 
 def consent_to(call: CallId, tool: str, args: Json) -> ToolApproval:

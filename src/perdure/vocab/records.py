@@ -142,6 +142,24 @@ class ToolMembershipChanged(Value, frozen=True, tag="tool_membership_changed"):
     call: CallId = CallId("")
 
 
+class GrantMade(Value, frozen=True, tag="grant_made"):
+    """Somebody approved a call and all later ones of its tool in this session. Named by the promise it answered."""
+
+    grant: PromiseId
+    tool: str
+    by: str
+    at: int
+    via: str = ""
+
+
+class GrantRevoked(Value, frozen=True, tag="grant_revoked"):
+    """A grant holds no more. Admitted: written by anyone, once."""
+
+    grant: PromiseId
+    by: str
+    via: str = ""
+
+
 class CancelRequested(Value, frozen=True, tag="cancel_requested"):
     """Somebody asked for a turn to end. Admitted: written by anyone. `superseded_by` is the input that interrupts."""
 
@@ -232,6 +250,8 @@ Record: TypeAlias = (
     | InputCancelled
     | SessionPaused
     | SessionResumed
+    | GrantMade
+    | GrantRevoked
 )
 
 
@@ -305,6 +325,11 @@ def input_key(input: InputId) -> str:
     return f"input:{input}"
 
 
+def revocation_key(grant: PromiseId) -> str:
+    """The log key that forbids every use of a grant."""
+    return f"revoke:{grant}"
+
+
 def redaction_key(seq: Seq) -> str:
     """The log key of a record's redaction: it happens once."""
     return f"redact:{seq}"
@@ -328,6 +353,8 @@ def key_of(record: Record) -> str | None:
             return input_key(input)
         case RecordRedacted(seq=seq):
             return redaction_key(seq)
+        case GrantRevoked(grant=grant):
+            return revocation_key(grant)
         case _:
             return None
 

@@ -63,6 +63,7 @@ class Durability(Value, frozen=True):
     timeout_ms: int | None = None
     serial: bool = False
     concurrency_class: str = ""
+    approval_ms: int | None = None
 
 
 class ToolDefinition(Value, frozen=True):

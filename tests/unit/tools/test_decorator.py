@@ -1,6 +1,6 @@
 import functools
 from collections.abc import AsyncIterator, Callable, Iterator
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
@@ -90,24 +90,24 @@ def test_a_lambda_needs_a_name() -> None:
     assert tool(name="one")(lambda: 1).name == "one"
 
 
-@pytest.mark.parametrize(
-    ("options", "word"),
-    [
-        (ToolOptions(approve=True), "approve"),
-        (ToolOptions(approve=lambda args: False), "approve"),
-        (ToolOptions(in_doubt="ask"), "ask"),
-    ],
-)
-def test_what_comes_later_is_refused_now(options: ToolOptions, word: str) -> None:
-    error = refused(options)
-    assert error.code is Code.TOOL_NOT_SUPPORTED_YET
-    assert word in error.message
-    assert "next release" in error.because
-    assert error.hint
-
-
 def test_off_is_not_a_request() -> None:
     tool(approve=False, client_side=False)(plain)
+
+
+def test_who_is_asked_is_part_of_the_contract() -> None:
+    assert tool(approve=True)(plain).contract.definition.policy == "requires_approval"
+    assert tool(approve=False)(plain).contract.definition.policy == "auto"
+    decorated = tool(approve=bool, approval_timeout="1h")(plain)
+    assert (decorated.approve, decorated.durability.approval_ms) == (bool, 3_600_000)
+    assert tool(in_doubt="ask")(plain).durability.doubt == "ask"
+
+
+def test_an_approval_that_makes_no_sense_is_refused() -> None:
+    never: Any = "never"
+    assert refused(ToolOptions(approve=never)).code is Code.TOOL_INVALID
+    assert refused(ToolOptions(approval_timeout="soon")).code is Code.TOOL_INVALID
+    assert refused(ToolOptions(in_doubt="ask", effect="idempotent")).code is Code.TOOL_INVALID
+    assert refused(ToolOptions(in_doubt="ask", probe=probe)).code is Code.TOOL_INVALID
 
 
 def test_a_probe_makes_the_doubt_policy_probe() -> None:

@@ -183,16 +183,12 @@ def test_a_client_side_object_is_a_tool_that_is_never_run_here() -> None:
     assert (contract.definition.kind, contract.client_side) == ("client_side", True)
 
 
-@pytest.mark.parametrize("policy", ["requires_approval"])
-def test_a_policy_that_nothing_enforces_is_refused(policy: str) -> None:
+def test_a_policy_that_requires_approval_is_part_of_the_contract() -> None:
     class Gated(EchoTool):
-        pass
+        policy = "requires_approval"
 
-    Gated.policy = policy  # pyright: ignore[reportAttributeAccessIssue] - one of the three
-    assert Gated().to_definition().policy == policy
-    with pytest.raises(Error) as caught:
-        Toolbox([Gated()])
-    assert caught.value.code is Code.TOOL_NOT_SUPPORTED_YET
+    (contract,) = Toolbox([Gated()]).contracts()
+    assert contract.definition.policy == "requires_approval"
 
 
 def test_a_decorated_tool_says_as_much() -> None:

@@ -9,9 +9,23 @@ from random import Random
 from perdure.effects.promises import unsigned_key
 from perdure.ids import BlobHash, EffectId, InputId, TurnId
 from perdure.turn.machine import advance, owed, recovery, stopped, unanswered
-from perdure.turn.state import AskModel, AwaitCompletion, Call, EndTurn, Owed, Probe, RunCall, Turn, Wait, opened
-from perdure.vocab.effects import AwaitEvent, EffectKind
-from perdure.vocab.messages import FinishReason, Reply, ReplyPart, Text, Thinking
+from perdure.turn.state import (
+    AskModel,
+    AwaitApproval,
+    AwaitCompletion,
+    AwaitVerdict,
+    Call,
+    EndTurn,
+    Owed,
+    Probe,
+    RunCall,
+    Turn,
+    Wait,
+    opened,
+)
+from perdure.vocab.approvals import Decision, Verdict, consent_to
+from perdure.vocab.effects import AwaitEvent, EffectKind, PreparedToolCall
+from perdure.vocab.messages import FinishReason, Reply, ReplyPart, Text, Thinking, ToolCall
 from perdure.vocab.outcomes import (
     AwaitEventOutcome,
     Failed,
@@ -37,7 +51,7 @@ from perdure.vocab.records import (
     Record,
     TurnOpened,
 )
-from perdure.vocab.refs import EffectRef
+from perdure.vocab.refs import EffectRef, Tail
 from perdure.vocab.tools import Composition, Durability, EffectClass, RetryPolicy
 from perdure.vocab.usage import Usage
 from tests.unit.turn.turning import asked, composition, ended, intent, nap, requests, verdict, woke
@@ -47,6 +61,7 @@ TOOLS = composition(
     {
         "plain": Durability(),
         "probed": Durability(doubt="probe"),
+        "person": Durability(doubt="ask"),
         "safe": Durability(doubt="probe", retry=RetryPolicy(kind="safe", max_attempts=3)),
         "idempotent": Durability(effect="idempotent", retry=RetryPolicy(kind="idempotent", max_attempts=2)),
         "pure": Durability(effect="pure", concurrency_class="db"),
@@ -166,8 +181,16 @@ class Owner:
             case AwaitCompletion():
                 how: list[Resolution] = [Ok(value=1), Err(code="no", message="no"), TimedOut()]
                 self._add(completed(item.ref, self.random.choice(how)))
+            case AwaitApproval():
+                self._add(completed(item.ref, self._word("approve", "deny"), tail="approval"))
+            case AwaitVerdict():
+                self._add(completed(item.ref, self._word("happened", "did_not_happen", "unknown"), tail="doubt"))
             case EndTurn():
                 self._add(item.ended)
+
+    def _word(self, *verdicts: Verdict) -> Resolution:
+        said = [Decision(verdict=verdict, by="ana", at=1).resolution for verdict in verdicts]
+        return self.random.choice([*said, TimedOut(), Cancelled()])
 
     def _ask(self, item: AskModel) -> None:
         if not any(record == asked(item.ref.id) for record in self.records) and self.random.random() < 0.9:
@@ -193,6 +216,11 @@ class Owner:
     def _run(self, item: RunCall) -> None:
         effect: EffectClass = item.contract.durability.effect if item.contract else "once"
         call = next(call for ref, call in unanswered(self.turn) if ref == item.ref)
+        assert call.approval is None or call.decision is not None, "it may not run yet"
+        fresh = not (call.started or call.approval) and item.ref.attempt == 1
+        if fresh and self.random.random() < 0.3:
+            self._add(people_asked(item.ref, item.call))
+            return
         if effect == "once" and call.started is None and item.contract:
             doubt = item.contract.durability.doubt
             self._add(intent(item.ref.id, effect=effect, doubt=doubt))
@@ -222,11 +250,18 @@ def key_made(ref: EffectRef, key: AwaitEventKey) -> EffectStarted:
     return EffectStarted(id=id, kind=EffectKind.AWAIT_EVENT, fingerprint="f", command=AwaitEvent(key=key))
 
 
-def completed(ref: EffectRef, resolution: Resolution) -> EffectSettled:
-    """Somebody outside told how a call ended."""
-    return EffectSettled(
-        id=replace(ref, tail="completion").id, outcome=AwaitEventOutcome(resolution=resolution), fingerprint="f"
-    )
+def completed(ref: EffectRef, resolution: Resolution, tail: Tail = "completion") -> EffectSettled:
+    """Somebody outside told how a call ended, or a person answered."""
+    id = replace(ref, tail=tail).id
+    return EffectSettled(id=id, outcome=AwaitEventOutcome(resolution=resolution), fingerprint="f")
+
+
+def people_asked(ref: EffectRef, call: ToolCall) -> EffectStarted:
+    """Somebody was asked to allow a call."""
+    key = unsigned_key("scope", consent_to(call.id, call.name, call.args))
+    about = PreparedToolCall(call_id=call.id, tool_id=f"tool:{call.name}", tool_name=call.name, args=call.args)
+    id, command = replace(ref, tail="approval").id, AwaitEvent(key=key, about=about)
+    return EffectStarted(id=id, kind=EffectKind.AWAIT_EVENT, fingerprint="f", command=command, due_at=9)
 
 
 def _failed(random: Random) -> Failed:

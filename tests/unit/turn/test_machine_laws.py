@@ -11,6 +11,7 @@ from perdure.ids import EffectId, TurnId
 from perdure.turn.machine import advance, owed, recovery
 from perdure.turn.state import Acting, RunCall, Turn, opened
 from perdure.vocab.outcomes import (
+    AwaitEventOutcome,
     CompletedToolCall,
     Done,
     DurableStepOutcome,
@@ -19,6 +20,7 @@ from perdure.vocab.outcomes import (
     ToolCallOutcome,
     ToolOutput,
 )
+from perdure.vocab.promises import Ok
 from perdure.vocab.records import CancelRequested, EffectSettled, EffectStarted, OutcomeArrivedLate, Record
 from perdure.vocab.refs import EffectRef
 from tests.unit.turn.driving import LIMITS, Owner
@@ -108,7 +110,11 @@ def test_a_once_call_goes_out_again_only_after_it_was_settled_as_not_done(seed: 
             ) if failure.retry_safe:
                 ref = EffectRef.parse(id)
                 not_done.add((ref.iteration, ref.index, ref.attempt))
-            case EffectSettled(id=id, outcome=DurableStepOutcome(value={"verdict": "did_not_happen"})):
+            case EffectSettled(
+                id=id,
+                outcome=DurableStepOutcome(value={"verdict": "did_not_happen"})
+                | AwaitEventOutcome(resolution=Ok(value={"verdict": "did_not_happen", "by": str()})),
+            ):
                 ref = EffectRef.parse(id)
                 not_done.add((ref.iteration, ref.index, ref.attempt))
             case _:

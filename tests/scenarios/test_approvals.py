@@ -1,0 +1,427 @@
+"""Calls that need a person's leave: asked, decided, expired, superseded, granted; on every store."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from types import SimpleNamespace
+
+import pytest
+
+from perdure import Agent, ChildCall, Code, Error, Runtime, Session, ToolContext, ToolHints, Tuning, tool
+from perdure.codec import Json
+from perdure.models.scripted import ScriptedModel, call, calls, say
+from perdure.observe.pending import PendingDecision
+from perdure.observe.verify import verify
+from perdure.runtime.clock import SystemClock
+from perdure.session.fold import CODE
+from perdure.tools.decorator import AnyTool, ToolOptions
+from perdure.tools.prepare import ToolPrepareContext
+from perdure.vocab.messages import Message, ToolResult
+from perdure.vocab.records import EffectStarted
+from tests.scenarios.conftest import Desk, until
+
+HURRIED = Tuning(patience_s=0.0)
+DAY_MS = 24 * 3_600_000
+
+
+def refunds(paid: list[int], **options: object) -> AnyTool:
+    def refund(cents: int) -> str:
+        paid.append(cents)
+        return f"refunded {cents}"
+
+    given: ToolOptions = {"approve": True, **options}  # type: ignore[typeddict-item]
+    return tool(**given)(refund)
+
+
+def outputs(history: tuple[Message, ...]) -> list[Json]:
+    return [part.output for message in history for part in message.parts if isinstance(part, ToolResult)]
+
+
+async def asked(rt: Runtime, count: int = 1) -> tuple[PendingDecision, ...]:
+    async def there() -> bool:
+        return len(await rt.approvals.list()) >= count
+
+    await until(there)
+    return await rt.approvals.list()
+
+
+async def parked(rt: Runtime, session: Session) -> None:
+    async def is_parked() -> bool:
+        info = await rt.store.stream(session.stream)
+        return info is not None and info.parked and info.owner is None and not rt.has_in_hand(session.stream)
+
+    await until(is_parked)
+
+
+async def contradictions(session: Session) -> tuple[str, ...]:
+    store = session.runtime.store
+    info = await store.stream(session.stream)
+    assert info is not None
+    return verify(info, await session.rows(), await store.load(session.stream, code=CODE)).problems
+
+
+async def code_of(work: Callable[[], object]) -> Code:
+    with pytest.raises(Error) as caught:
+        await work()  # type: ignore[misc]
+    return caught.value.code
+
+
+# --- asking and deciding
+
+
+@pytest.mark.parametrize("patience_s", [0.0, 30.0], ids=["parked", "in memory"])
+async def test_a_call_runs_once_it_is_approved_and_not_before(desk: Desk, patience_s: float) -> None:
+    paid: list[int] = []
+    model = ScriptedModel(call("refund", cents=700), say("done"))
+    rt = await desk.open(model, refunds(paid), tuning=Tuning(patience_s=patience_s))
+    session = await rt.session("s", agent="a")
+    before = rt.clock.wall_ms()
+    sent = await session.send("refund it")
+    (question,) = await asked(rt)
+    if not patience_s:
+        await parked(rt, session)
+    assert paid == []
+    assert (question.kind, question.tool, question.args, question.session) == (
+        "approval",
+        "refund",
+        {"cents": 700},
+        "s",
+    )
+    assert question.until is not None
+    assert 0 <= question.until - before - DAY_MS < 60_000
+    assert await session.pending() == (question,)
+    why = await session.why()
+    assert "approval of tool refund" in why.summary
+    assert question.id in why.waiting[0].who
+
+    decision = await rt.approvals.approve(question.id, by="ana", reason="is fine")
+    assert (await sent.result(20)).text.startswith("done")
+    assert paid == [700]
+    assert outputs(await session.history()) == ["refunded 700"]
+    told = await rt.approvals.get(question.id)
+    assert (told.status, told.decision) == ("approved", decision)
+    assert told.used_at is not None
+    assert await rt.approvals.list() == ()
+    assert await contradictions(session) == ()
+
+
+async def test_a_denied_call_does_not_run_and_the_model_is_told_why(desk: Desk) -> None:
+    paid: list[int] = []
+    rt = await desk.open(ScriptedModel(call("refund", cents=700), say("I see")), refunds(paid), tuning=HURRIED)
+    session = await rt.session("s", agent="a")
+    sent = await session.send("refund it")
+    (question,) = await asked(rt)
+    await rt.approvals.deny(question.id, by="ana", reason="order 7 was used")
+    assert (await sent.result(20)).text.startswith("I see")
+    assert paid == []
+    expected = {"error": "ana did not approve this call: order 7 was used. It was not run.", "code": "approval_denied"}
+    assert outputs(await session.history()) == [expected]
+    assert await contradictions(session) == ()
+
+
+async def test_an_edited_call_runs_with_the_new_arguments_and_the_model_is_told(desk: Desk) -> None:
+    paid: list[int] = []
+    rt = await desk.open(ScriptedModel(call("refund", cents=700), say("done")), refunds(paid), tuning=HURRIED)
+    session = await rt.session("s", agent="a")
+    sent = await session.send("refund it")
+    (question,) = await asked(rt)
+    assert await code_of(lambda: rt.approvals.approve(question.id, by="ana", edit={"cents": "all"})) is (
+        Code.INVALID_ARGUMENT
+    )
+    assert await code_of(lambda: rt.approvals.approve(question.id, by="ana", edit={})) is Code.INVALID_ARGUMENT
+    await rt.approvals.approve(question.id, by="ana", edit={"cents": 400})
+    assert (await sent.result(20)).text.startswith("done")
+    assert paid == [400]
+    (told,) = outputs(await session.history())
+    assert isinstance(told, dict)
+    assert (told["arguments"], told["result"]) == ({"cents": 400}, "refunded 400")
+    starts = [r.record for r in await session.rows() if isinstance(r.record, EffectStarted) and r.record.id == "c1.0.1"]
+    assert [getattr(getattr(start.command, "call", None), "args", None) for start in starts] == [{"cents": 400}]
+    assert await contradictions(session) == ()
+
+
+async def test_the_second_decision_is_told_of_the_first(desk: Desk) -> None:
+    paid: list[int] = []
+    rt = await desk.open(ScriptedModel(call("refund", cents=7), say("done")), refunds(paid))
+    session = await rt.session("s", agent="a")
+    sent = await session.send("go")
+    (question,) = await asked(rt)
+    await rt.approvals.deny(question.id, by="ana", via="slack")
+    with pytest.raises(Error, match=r"already decided by ana: denied at 20\d\d-.*Z \(slack\)") as caught:
+        await rt.approvals.approve(question.id, by="bob")
+    assert caught.value.code is Code.APPROVAL_ALREADY_DECIDED
+    await sent.result(20)
+    assert paid == []
+
+
+async def test_a_batch_is_decided_in_part(desk: Desk) -> None:
+    paid: list[int] = []
+    model = ScriptedModel(
+        calls(call("refund", cents=1), call("refund", cents=2), call("refund", cents=3), call("look")), say("done")
+    )
+
+    @tool(effect="pure")
+    def look() -> str:
+        return "seen"
+
+    rt = await desk.open(model, refunds(paid), look, tuning=HURRIED)
+    session = await rt.session("s", agent="a")
+    sent = await session.send("go")
+    by_cents = {str(question.args): question for question in await asked(rt, 3)}
+    await rt.approvals.approve(by_cents["{'cents': 2}"].id, by="ana")
+
+    async def one() -> bool:
+        return paid == [2]
+
+    await until(one)
+    await parked(rt, session)
+    assert len(await rt.approvals.list()) == 2
+    await rt.approvals.deny(by_cents["{'cents': 1}"].id, by="ana")
+    await rt.approvals.approve(by_cents["{'cents': 3}"].id, by="bob")
+    await sent.result(20)
+    assert paid == [2, 3]
+    told = outputs(await session.history())
+    assert (told[1:], isinstance(told[0], dict)) == (["refunded 2", "refunded 3", "seen"], True)
+
+
+async def test_a_decision_needs_a_name(desk: Desk) -> None:
+    rt = await desk.open(ScriptedModel())
+    assert await code_of(lambda: rt.approvals.approve("apr_1", by=" ")) is Code.INVALID_ARGUMENT
+    assert await code_of(lambda: rt.approvals.approve("apr_1", by="ana")) is Code.APPROVAL_UNKNOWN
+    assert await code_of(lambda: rt.approvals.get("")) is Code.APPROVAL_UNKNOWN
+
+
+# --- who is asked
+
+
+@pytest.mark.parametrize("kind", ["sync", "async"])
+async def test_a_predicate_sees_the_checked_arguments_and_says_who_is_asked(desk: Desk, kind: str) -> None:
+    paid: list[int] = []
+
+    def large(a: SimpleNamespace) -> bool:
+        return a.cents > 500
+
+    async def large_async(a: SimpleNamespace, ctx: ToolPrepareContext) -> bool:
+        await asyncio.sleep(0)
+        return a.cents > 500 and ctx.session_id == "s"
+
+    model = ScriptedModel(call("refund", cents=400), call("refund", cents="600"), say("done"))
+    rt = await desk.open(model, refunds(paid, approve=large if kind == "sync" else large_async))
+    session = await rt.session("s", agent="a")
+    sent = await session.send("go")
+    (question,) = await asked(rt)
+    assert (paid, question.args) == ([400], {"cents": "600"})
+    await rt.approvals.approve(question.id, by="ana")
+    await sent.result(20)
+    assert paid == [400, 600]
+
+
+def _raises(_: object) -> bool:
+    raise RuntimeError("the list of customers is down")
+
+
+def _says_nothing(_: object) -> None: ...
+
+
+def _says_no(_: object) -> str:
+    return "no"
+
+
+@pytest.mark.parametrize("predicate", [_raises, _says_nothing, _says_no])
+async def test_a_predicate_that_cannot_tell_asks(desk: Desk, predicate: Callable[[object], object]) -> None:
+    paid: list[int] = []
+    rt = await desk.open(ScriptedModel(call("refund", cents=1), say("ok")), refunds(paid, approve=predicate))
+    session = await rt.session("s", agent="a")
+    sent = await session.send("go")
+    (question,) = await asked(rt)
+    await rt.approvals.deny(question.id, by="ana")
+    await sent.result(20)
+    assert paid == []
+
+
+@pytest.mark.parametrize(
+    ("hints", "asks"),
+    [
+        (ToolHints(readonly=True), False),
+        (ToolHints(destructive=False, open_world=False), False),
+        (ToolHints(destructive=True), True),
+        (ToolHints(open_world=True, destructive=False), True),
+        (ToolHints(), True),
+    ],
+)
+def test_the_policy_of_hints(hints: ToolHints, asks: bool) -> None:
+    made = refunds([], approve="policy", hints=hints)
+    assert made.contract.definition.policy == ("requires_approval" if asks else "auto")
+
+
+# --- what does not approve
+
+
+async def test_silence_never_approves(desk: Desk) -> None:
+    paid: list[int] = []
+    model = ScriptedModel(call("refund", cents=1), say("ok"))
+    rt = await desk.open(model, refunds(paid, approval_timeout="300ms"), tuning=HURRIED)
+    session = await rt.session("s", agent="a")
+    sent = await session.send("go")
+    (question,) = await asked(rt)
+    await sent.result(20)
+    assert paid == []
+    expected = {"error": "Nobody approved this call in time. It was not run.", "code": "approval_expired"}
+    assert outputs(await session.history()) == [expected]
+    assert (await rt.approvals.get(question.id)).status == "expired"
+    assert await code_of(lambda: rt.approvals.approve(question.id, by="ana")) is Code.APPROVAL_STALE
+
+
+class AheadClock(SystemClock):
+    """A clock that is moved forward by hand."""
+
+    ahead_ms = 0
+
+    def wall_ms(self) -> int:
+        return super().wall_ms() + self.ahead_ms
+
+
+async def test_an_approval_that_was_given_in_time_and_has_expired_since_allows_nothing(desk: Desk) -> None:
+    if desk.new_store.__name__ != "<lambda>" or "Postgres" in type(desk.new_store()).__name__:
+        pytest.skip("the server's clock is not ours to move")
+    paid: list[int] = []
+    tools = refunds(paid, approval_timeout="1h")
+    rt = await desk.open(ScriptedModel(call("refund", cents=1), say("ok")), tools, tuning=HURRIED)
+    session = await rt.session("s", agent="a")
+    await session.send("go")
+    (question,) = await asked(rt)
+    await parked(rt, session)
+    await rt.worker.drain(1, retiring=False)  # type: ignore[union-attr]
+    await rt.approvals.approve(question.id, by="ana")  # nobody is there to act on it
+    clock = AheadClock()
+    clock.ahead_ms = 2 * 3_600_000
+    store = desk.new_store()
+    store._clock = clock  # type: ignore[attr-defined]
+    desk.new_store = lambda: store
+    later = await desk.open(ScriptedModel(say("ok")), tools, tuning=Tuning(clock=clock, patience_s=0.0))
+
+    async def over() -> bool:
+        return (await later.existing("s").why()).status == "idle"
+
+    await until(over)
+    assert paid == []
+
+
+async def test_a_cancelled_turn_takes_its_questions_back(desk: Desk) -> None:
+    paid: list[int] = []
+    rt = await desk.open(ScriptedModel(call("refund", cents=1), say("ok")), refunds(paid), tuning=HURRIED)
+    session = await rt.session("s", agent="a")
+    sent = await session.send("go")
+    (question,) = await asked(rt)
+    await parked(rt, session)
+    assert await session.cancel() == "requested"
+    assert await code_of(lambda: rt.approvals.approve(question.id, by="ana")) is Code.APPROVAL_STALE
+    assert (await sent.result(20)).reason == "cancelled"
+    assert (paid, await rt.approvals.list()) == ([], ())
+    assert (await rt.approvals.get(question.id)).status == "withdrawn"
+    assert await contradictions(session) == ()
+
+
+async def test_a_decision_that_races_a_cancel_never_releases_the_call_after_it(desk: Desk) -> None:
+    for round in range(6):
+        paid: list[int] = []
+        agent = Agent("a", model=ScriptedModel(call("refund", cents=1), say("ok")), tools=[refunds(paid)])
+        async with Runtime(desk.new_store(), agents=[agent], tuning=HURRIED) as rt:
+            session = await rt.session(f"s{round}", agent="a")
+            sent = await session.send("go")
+            (question,) = await asked(rt)
+
+            async def approve(id: str = question.id, rt: Runtime = rt) -> bool:
+                try:
+                    await rt.approvals.approve(id, by="ana")
+                except Error:
+                    return False
+                return True
+
+            approved, cancelled = await asyncio.gather(approve(), session.cancel())
+            result = await sent.result(20)
+            if cancelled == "requested" and not approved:
+                assert paid == []
+            if result.reason != "cancelled":
+                assert paid == [1]
+            assert await contradictions(session) == ()
+
+
+async def test_deleting_a_session_revokes_what_it_asked(desk: Desk) -> None:
+    paid: list[int] = []
+    rt = await desk.open(ScriptedModel(call("refund", cents=1), say("ok")), refunds(paid), tuning=HURRIED)
+    session = await rt.session("s", agent="a")
+    await session.send("go")
+    (question,) = await asked(rt)
+    await session.delete()
+    assert await rt.approvals.list() == ()
+    assert await code_of(lambda: rt.approvals.approve(question.id, by="ana")) is Code.APPROVAL_UNKNOWN
+    assert paid == []
+
+
+async def test_another_tenant_sees_nothing(desk: Desk) -> None:
+    rt = await desk.open(ScriptedModel(call("refund", cents=1), say("ok")), refunds([]), tuning=HURRIED)
+    session = await rt.session("s", agent="a")
+    await session.send("go")
+    (question,) = await asked(rt)
+    async with Runtime(desk.new_store(), worker=False, tenant="other") as other:
+        assert await other.approvals.list() == ()
+        assert await code_of(lambda: other.approvals.approve(question.id, by="eve")) is Code.APPROVAL_UNKNOWN
+
+
+async def test_a_tool_that_needs_leave_cannot_be_called_by_another_tool(desk: Desk) -> None:
+    paid: list[int] = []
+
+    @tool(effect="resumable")
+    async def sneaky(ctx: ToolContext) -> Json:
+        (answer,) = await ctx.dispatch.batch([ChildCall("refund", {"cents": 1})])
+        return answer.error_code
+
+    rt = await desk.open(ScriptedModel(call("sneaky"), say("ok")), sneaky, refunds(paid))
+    session = await rt.session("s", agent="a")
+    await session.ask("go")
+    assert (paid, outputs(await session.history())) == ([], ["approval_required"])
+
+
+# --- grants
+
+
+async def test_an_approval_for_the_session_covers_later_calls_until_it_is_revoked(desk: Desk) -> None:
+    paid: list[int] = []
+    model = ScriptedModel(call("refund", cents=1), call("refund", cents=2), say("one"))
+    rt = await desk.open(model, refunds(paid), tuning=HURRIED)
+    session = await rt.session("s", agent="a")
+    sent = await session.send("go")
+    (question,) = await asked(rt)
+    await rt.approvals.approve(question.id, by="ana", for_session=True)
+    assert (await sent.result(20)).text.startswith("one")
+    assert paid == [1, 2]
+    (grant,) = await session.grants()
+    assert (grant.tool, grant.by) == ("refund", "ana")
+    uses = [r.record for r in await session.rows() if isinstance(r.record, EffectStarted) and "approval" in r.record.id]
+    assert len(uses) == 2
+    await session.revoke(grant.grant, by="bob")
+    assert await session.grants() == ()
+    sent = await session.send("again")
+    for _ in range(2):
+        (question,) = await asked(rt)
+        assert paid == [1, 2]
+        await rt.approvals.deny(question.id, by="bob")
+    await sent.result(20)
+    assert paid == [1, 2]
+    assert await contradictions(session) == ()
+
+
+async def test_watching_tells_each_question_once(desk: Desk) -> None:
+    rt = await desk.open(ScriptedModel(call("refund", cents=1), say("ok")), refunds([]), tuning=HURRIED)
+    await (await rt.session("s1", agent="a")).send("go")
+    await asked(rt)
+    watching = rt.approvals.watch()
+    first = await anext(watching)
+    next_one = asyncio.ensure_future(anext(watching))
+    rt2 = await desk.open(ScriptedModel(call("refund", cents=2), say("ok")), refunds([]), tuning=HURRIED)
+    await (await rt2.session("s2", agent="a")).send("go")
+    async with asyncio.timeout(10):
+        second = await next_one
+    assert {first.session, second.session} == {"s1", "s2"}
