@@ -99,6 +99,13 @@ MUTANTS = [
         "test_after_the_contraction_the_old_release_is_refused_and_the_one_between_is_not[sqlite]",
     ),
     Mutant(
+        "a worker takes whatever there is",
+        "runtime/serving.py",
+        "return min(self.free, max(0, MAX_BEGINNING - len(self._found)))",
+        "return self.free",
+        "tests/scenarios/test_takeover.py::test_a_worker_takes_no_more_than_it_can_begin_with[sqlite]",
+    ),
+    Mutant(
         "a turn that was parked counts as one that kills",
         "store/postgres/queries.sql",
         "    takeovers = CASE WHEN o.previous IS NULL THEN 0 ELSE s.takeovers END",

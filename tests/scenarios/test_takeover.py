@@ -20,7 +20,8 @@ import pytest
 from perdure import Agent, Runtime, Tuning
 from perdure.ids import StreamId, WorkerId
 from perdure.models.scripted import ScriptedModel, say
-from perdure.store.protocol import Claim, Store
+from perdure.runtime.serving import MAX_BEGINNING
+from perdure.store.protocol import Claim, Loaded, Store
 from perdure.testing.laws import Bench
 from perdure.testing.laws.bench import LEASE_MS, said, stream_of
 from tests.conformance.test_stores import PostgresBench, SqliteBench
@@ -100,6 +101,36 @@ async def test_a_hundred_sessions_of_a_silent_worker_are_taken_over_one_lease_la
         assert sorted(taken) == sorted(SESSIONS), "each was taken once"
         attempts = sum(one.asked["claim"] for one in alive)
         assert attempts <= 3 * len(SESSIONS), "whoever came too late tried again and again"
+
+
+class Reluctant(Counting):
+    """A store whose logs cannot be read yet."""
+
+    def __init__(self, store: Store) -> None:
+        super().__init__(store)
+        self.readable = asyncio.Event()
+
+    async def load(self, stream: StreamId, *, code: str) -> Loaded:
+        await self.readable.wait()
+        return await self.store.load(stream, code=code)
+
+
+async def test_a_worker_takes_no_more_than_it_can_begin_with(bench: Bench) -> None:
+    """Were it to die now, it would have got nowhere with what it took; and others could have begun with the rest."""
+    for index, stream in enumerate(SESSIONS):
+        await bench.store.admit(said(stream, f"hello {index}", agent="a"))
+    busy = Reluctant(await bench.reopen())
+    async with Runtime(cast("Store", busy), agents=[Agent("a", model=ScriptedModel(say("done")))]):
+        await reached(lambda: len(busy.taken) == MAX_BEGINNING)
+        looked = busy.asked["stream"]
+        await asyncio.sleep(0.6)  # a look for work or two, which could take more
+        assert len(busy.taken) == MAX_BEGINNING
+        assert busy.asked["stream"] == looked
+        busy.readable.set()
+        async with asyncio.timeout(50):
+            while not await over(bench.store):  # noqa: ASYNC110 - the worker does it
+                await asyncio.sleep(0.05)
+    assert sorted(busy.taken) == sorted(SESSIONS)
 
 
 async def test_keeping_a_hundred_sessions_costs_one_write_per_renewal(bench: Bench) -> None:
