@@ -14,7 +14,7 @@ from perdure import Runtime
 from perdure.testing.crash import KILL_AT, TRACE, Boundary
 from perdure.vocab.messages import Message, ToolCall, ToolResult
 from perdure.vocab.records import EffectSettled
-from tests.crash.scenarios import DIE_IN, Ledger, run, store_url
+from tests.crash.scenarios import DIE_IN, URL, Ledger, run, store_url
 
 processes = multiprocessing.get_context("forkserver")
 processes.set_forkserver_preload(["tests.crash.scenarios", "pydantic"])
@@ -78,6 +78,15 @@ def kill_and_recover(scenario: str, folder: Path, environment: dict[str, str]) -
     at_kill = _counts(ledger)
     assert child(scenario, folder) == 0
     return Killed(at_kill, _counts(ledger), (folder / "answer").read_text())
+
+
+def room(folder: Path, name: str) -> Path:
+    """A folder in a folder, with a store of its own of the same kind."""
+    made = folder / name
+    made.mkdir()
+    if (folder / URL).exists():
+        (made / URL).write_text(f"{store_url(folder)}_{name}")  # the schema is what an address of tests ends with
+    return made
 
 
 def at(boundary: Boundary) -> dict[str, str]:

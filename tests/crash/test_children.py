@@ -8,7 +8,7 @@ import pytest
 
 from perdure.codec import Json
 from perdure.vocab.messages import ToolResult
-from tests.crash.harness import assert_valid_for_a_provider, at, final_history, inside, kill_and_recover, trace
+from tests.crash.harness import assert_valid_for_a_provider, at, final_history, inside, kill_and_recover, room, trace
 from tests.crash.scenarios import Ledger
 
 pytestmark = [pytest.mark.crash, pytest.mark.timeout(300)]
@@ -33,17 +33,17 @@ async def told(folder: Path) -> Json:
     return output
 
 
-async def test_a_once_child_is_never_dispatched_twice_wherever_the_process_dies(tmp_path: Path) -> None:
-    undisturbed = trace("nesting", _new(tmp_path, "undisturbed"))
+async def test_a_once_child_is_never_dispatched_twice_wherever_the_process_dies(folder: Path) -> None:
+    undisturbed = trace("nesting", room(folder, "undisturbed"))
     assert [boundary.what for boundary in undisturbed if boundary.side == "before"] == WRITES
     for boundary in undisturbed:
         point = f"{boundary.n}:{boundary.side}"
-        folder = _new(tmp_path, point.replace(":", "-"))
-        killed = kill_and_recover("nesting", folder, at(boundary))
+        here = room(folder, point.replace(":", "_"))
+        killed = kill_and_recover("nesting", here, at(boundary))
         assert killed.answer.startswith("finished all done"), point
         assert killed.at_end.get("charge", 0) == (0 if point == "4:after" else 1), point
-        assert await told(folder) == ["outcome_unknown" if point in DOUBTFUL else None, None], point
-        assert len({key for name, key in Ledger(folder / "ledger").lines() if name == "put"}) == 1, point
+        assert await told(here) == ["outcome_unknown" if point in DOUBTFUL else None, None], point
+        assert len({key for name, key in Ledger(here / "ledger").lines() if name == "put"}) == 1, point
 
 
 @pytest.mark.parametrize(
@@ -53,13 +53,7 @@ async def test_a_once_child_is_never_dispatched_twice_wherever_the_process_dies(
         ("put", {"charge": 1, "put": 2}, [None, None]),
     ],
 )
-async def test_a_kill_inside_a_child(tmp_path: Path, place: str, ends: dict[str, int], codes: list[str | None]) -> None:
-    killed = kill_and_recover("nesting", tmp_path, inside(place))
+async def test_a_kill_inside_a_child(folder: Path, place: str, ends: dict[str, int], codes: list[str | None]) -> None:
+    killed = kill_and_recover("nesting", folder, inside(place))
     assert killed.at_end == ends
-    assert await told(tmp_path) == codes
-
-
-def _new(folder: Path, name: str) -> Path:
-    made = folder / name
-    made.mkdir()
-    return made
+    assert await told(folder) == codes

@@ -11,7 +11,7 @@ from perdure.models.scripted import ScriptedModel, call, say
 from perdure.tools.decorator import AnyTool
 from perdure.vocab.messages import Message, ToolResult
 from tests.crash.harness import assert_valid_for_a_provider, child, inside
-from tests.crash.scenarios import Ledger
+from tests.crash.scenarios import Ledger, store_url
 
 pytestmark = [pytest.mark.crash, pytest.mark.timeout(60)]
 
@@ -21,7 +21,7 @@ async def finish(folder: Path, tools: list[AnyTool]) -> tuple[tuple[Message, ...
     assert child("deploy", folder, inside("put")) == -9
     model = ScriptedModel.by_input({"go": [call("put", where="shelf"), say("all done")]}, default=[say("hello")])
     agent = Agent("a", model=model, instructions="rewritten", tools=tools)
-    async with Runtime(f"sqlite:///{folder / 's.db'}", agents=[agent]) as rt:
+    async with Runtime(store_url(folder), agents=[agent]) as rt:
         session = rt.existing("s")
         sent = await session.send("go", key="the-only-input")
         assert (await sent.result(timeout=20)).status == "finished"
@@ -37,8 +37,8 @@ def result_of(history: tuple[Message, ...]) -> ToolResult:
     return part
 
 
-async def test_the_turn_finishes_on_the_prompt_tools_and_class_it_began_with(tmp_path: Path) -> None:
-    ledger = Ledger(tmp_path / "ledger")
+async def test_the_turn_finishes_on_the_prompt_tools_and_class_it_began_with(folder: Path) -> None:
+    ledger = Ledger(folder / "ledger")
 
     @tool(effect="once")  # the class changed too; the captured one governs
     async def put(ctx: ToolContext, where: str, size: int = 7, colour: str = "red") -> str:
@@ -51,7 +51,7 @@ async def test_the_turn_finishes_on_the_prompt_tools_and_class_it_began_with(tmp
         """A tool the running turn must not see."""
         return ""
 
-    history, model = await finish(tmp_path, [put, added])
+    history, model = await finish(folder, [put, added])
     assert result_of(history).output == "shelf 7 red"
     assert ledger.count("put") == 2, "an idempotent call that was not settled runs again"
     assert len({key for _, key in ledger.lines()}) == 1
@@ -63,15 +63,15 @@ async def test_the_turn_finishes_on_the_prompt_tools_and_class_it_began_with(tmp
     assert [definition.name for definition in later.tools] == ["put", "added"]
 
 
-async def test_a_removed_tool_that_was_owed_gives_a_typed_outcome(tmp_path: Path) -> None:
-    history, _ = await finish(tmp_path, [])
+async def test_a_removed_tool_that_was_owed_gives_a_typed_outcome(folder: Path) -> None:
+    history, _ = await finish(folder, [])
     assert result_of(history).is_error
     assert result_of(history).output["code"] == "tool_removed"
-    assert Ledger(tmp_path / "ledger").count("put") == 1
+    assert Ledger(folder / "ledger").count("put") == 1
 
 
-async def test_arguments_the_new_code_refuses_are_not_dispatched(tmp_path: Path) -> None:
-    ledger = Ledger(tmp_path / "ledger")
+async def test_arguments_the_new_code_refuses_are_not_dispatched(folder: Path) -> None:
+    ledger = Ledger(folder / "ledger")
 
     @tool(effect="idempotent")
     async def put(ctx: ToolContext, where: int) -> str:
@@ -79,6 +79,6 @@ async def test_arguments_the_new_code_refuses_are_not_dispatched(tmp_path: Path)
         ledger.write("put", ctx.idempotency_key)
         return str(where)
 
-    history, _ = await finish(tmp_path, [put])
+    history, _ = await finish(folder, [put])
     assert result_of(history).output["code"] == "tool_contract_changed"
     assert ledger.count("put") == 1

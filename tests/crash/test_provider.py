@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.crash.harness import assert_valid_for_a_provider, at, final_history, inside, kill_and_recover, trace
+from tests.crash.harness import assert_valid_for_a_provider, at, final_history, inside, kill_and_recover, room, trace
 from tests.crash.scenarios import Ledger
 
 pytestmark = [pytest.mark.crash, pytest.mark.timeout(300)]
@@ -32,25 +32,19 @@ def check(folder: Path, charges: int) -> None:
     assert sum(name == "charge" for name, _ in lines) == charges
 
 
-async def test_every_attempt_gets_what_was_sealed_first_wherever_the_process_dies(tmp_path: Path) -> None:
-    undisturbed = trace("provided", _new(tmp_path, "undisturbed"))
+async def test_every_attempt_gets_what_was_sealed_first_wherever_the_process_dies(folder: Path) -> None:
+    undisturbed = trace("provided", room(folder, "undisturbed"))
     assert [boundary.what for boundary in undisturbed if boundary.side == "before"] == WRITES
     for boundary in undisturbed:
-        folder = _new(tmp_path, f"{boundary.n}-{boundary.side}")
-        killed = kill_and_recover("provided", folder, at(boundary))
+        here = room(folder, f"{boundary.n}_{boundary.side}")
+        killed = kill_and_recover("provided", here, at(boundary))
         assert killed.answer.startswith("finished all done"), boundary
-        check(folder, CHARGED_IN_THE_END.get(f"{boundary.n}:{boundary.side}", 1))
-        assert_valid_for_a_provider(await final_history(folder))
+        check(here, CHARGED_IN_THE_END.get(f"{boundary.n}:{boundary.side}", 1))
+        assert_valid_for_a_provider(await final_history(here))
 
 
 @pytest.mark.parametrize(("place", "puts"), [("put", 2), ("charge", 1)])
-def test_a_kill_inside_a_call_runs_again_only_what_may_run_again(tmp_path: Path, place: str, puts: int) -> None:
-    killed = kill_and_recover("provided", tmp_path, inside(place))
+def test_a_kill_inside_a_call_runs_again_only_what_may_run_again(folder: Path, place: str, puts: int) -> None:
+    killed = kill_and_recover("provided", folder, inside(place))
     assert killed.at_end == {"put": puts, "charge": 1}
-    check(tmp_path, 1)
-
-
-def _new(folder: Path, name: str) -> Path:
-    made = folder / name
-    made.mkdir()
-    return made
+    check(folder, 1)
