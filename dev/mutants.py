@@ -47,6 +47,8 @@ ORDER = "tests/scenarios/test_order_of_durability.py"
 KIT = "tests/scenarios/test_kit_sweep.py"
 SURFACE = "tests/scenarios/test_tool_surface.py"
 BODIES = "tests/scenarios/test_bodies.py"
+PROMISES = "tests/scenarios/test_promises.py"
+CLIENTS = "tests/scenarios/test_client_side.py"
 
 NO_FENCE = (
     """    if state is None or plan.fence > state.fence:
@@ -62,6 +64,83 @@ NO_FENCE = (
 )
 
 MUTANTS = [
+    Mutant(
+        "a key has more than one spelling",
+        "vocab/promises.py",
+        "if key.text != text:",
+        "if False:",
+        f"{PROMISES}::test_there_is_one_spelling_of_a_key",
+    ),
+    Mutant(
+        "a key that is logged is a key",
+        "vocab/promises.py",
+        'return f"AwaitEventKey({self.key_id!r})"',
+        'return f"AwaitEventKey({self.key_id!r}, {self.signature!r})"',
+        f"{PROMISES}::test_a_key_that_is_printed_is_worth_nothing",
+    ),
+    Mutant(
+        "a revoked key answers",
+        "runtime/answers.py",
+        "if revoked is not None and revoked.resolution is not None:",
+        "if False:",
+        f"{PROMISES} -k 'revoked_foreign and memory'",
+    ),
+    Mutant(
+        "a key of a deleted session answers its namesake",
+        "runtime/answers.py",
+        "if scope.tenant != rt.tenant or not await has_turn(rt.store, scope.stream, scope.turn):",
+        "if scope.tenant != rt.tenant:",
+        f"{PROMISES} -k 'namesake and memory'",
+    ),
+    Mutant(
+        "whoever works on a cancelled call is told although the tool says ignore",
+        "runtime/turns.py",
+        'telling = call.pending.pending.on_cancel == "cancel_external_work"',
+        "telling = True",
+        f"{PROMISES} -k 'says_ignore and memory'",
+    ),
+    Mutant(
+        "a cancel that comes while a turn is being parked is lost",
+        "runtime/turns.py",
+        "return False  # learned meanwhile, and what would have woken the stream is used up",
+        "pass",
+        f"{PROMISES} -k 'while_the_turn_is_being_parked and memory'",
+    ),
+    Mutant(
+        "the client is asked before what is run here is done",
+        "turn/machine.py",
+        "if elsewhere and len(elsewhere) == len(waiting):",
+        "if elsewhere:",
+        f"{CLIENTS} -k 'before_the_client_is_asked and memory'",
+    ),
+    Mutant(
+        "a call of the client is dispatched here",
+        "runtime/turns.py",
+        "if ready.prepared.contract.client_side:",
+        "if False:",
+        f"{CLIENTS} -k 'never_run and memory'",
+        also=Mutant(
+            "and run",
+            "tools/execute.py",
+            "if prepared.contract.client_side:",
+            "if False:",
+            "",
+        ),
+    ),
+    Mutant(
+        "a result that does not fit is taken",
+        "runtime/posting.py",
+        "if problems := misfits(contract.returns, value):",
+        "if (problems := misfits(contract.returns, value)) and False:",
+        f"{CLIENTS} -k 'does_not_fit and memory'",
+    ),
+    Mutant(
+        "silence means nothing",
+        "runtime/waits.py",
+        "ending = TimedOut() if silence is None else Ok(value=silence)",
+        "ending = TimedOut()",
+        f"{CLIENTS} -k 'silence and memory'",
+    ),
     Mutant(
         "a stale fence writes on a database server",
         "store/postgres/queries.sql",

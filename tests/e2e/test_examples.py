@@ -18,6 +18,18 @@ PROMISED = {
         "charges: 2 for 2 bookings",
         "all different",
     ),
+    "04_client_tool.py": (
+        "1  the session waits for the client's result of tool where_am_i",
+        "2  the result of where_am_i does not fit",
+        "3  Then take a coat.",
+    ),
+    "05_ask_user.py": ("2  size: choose one of 'S', 'M', 'L'", "3  Ordered. Answered by ann: True"),
+    "06_completion_key.py": (
+        "1  nothing waits under this key",
+        "2  Accepted()",
+        "3  AlreadyResolved(resolution=Ok(value={'parcel': 7}))",
+        "4  It is on its way.",
+    ),
 }
 
 

@@ -204,6 +204,26 @@ async def test_the_keys_of_a_turn_cancel_it_and_tell_its_end(desk: Desk) -> None
     assert await rt.resolve(await first.cancel_key()) == AlreadyResolved(Ok(value={"status": "finished"}))
 
 
+async def test_a_cancel_that_comes_while_the_turn_is_being_parked_is_not_lost(desk: Desk) -> None:
+    unwinding = asyncio.Event()
+
+    @tool(effect="resumable")
+    async def ask(ctx: ToolContext) -> object:
+        """Ask."""
+        try:
+            return await ctx.event("answer")
+        finally:
+            unwinding.set()
+            await asyncio.sleep(0.08)
+
+    rt = await desk.open(ScriptedModel(call("ask"), say("ok")), ask, tuning=HURRIED)
+    session = await rt.session("s", agent="a")
+    sent = await session.send("go")
+    await unwinding.wait()
+    assert await session.cancel() == "requested"
+    assert (await sent.result(5)).reason == "cancelled"
+
+
 # --- fuzz -------------------------------------------------------------------------------------------------------
 
 

@@ -531,11 +531,12 @@ class Resident:
         """Something changed in the store: a request, a late outcome or an input may be for the running turn."""
         if self.driver is None:
             return
+        # The inbox first: whatever woke us is in the log by then, and must be learned before the wake is used up.
+        waiting = await self._shared.store.inbox(self.stream)
         for row in await self._shared.store.read(self.stream, after=self._owned.known_seq):
             if row.kind in _REQUESTS:
                 self._learn(row)
         if self.driver:
-            waiting = await self._shared.store.inbox(self.stream)
             self._waiting.see(waiting)
             self._take_news(waiting)
             self._interrupt()

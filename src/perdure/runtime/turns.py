@@ -267,6 +267,8 @@ class TurnDriver:
         await self._unwind()
         self.flights.clear()
         self._landed.clear()
+        if self.turn.cancel:
+            return False  # learned meanwhile, and what would have woken the stream is used up
         return await self._owned.park(promises, due_at)
 
     async def _unwind(self) -> None:
