@@ -12,6 +12,13 @@ from perdure.cli.app import run_app
 FOLDER = Path(__file__).parent / "cli_help"
 COMMANDS = (
     "",
+    "approvals",
+    "approvals approve",
+    "approvals deny",
+    "approvals list",
+    "approvals settle",
+    "approvals show",
+    "approvals watch",
     "db",
     "db check",
     "db migrate",

@@ -3,18 +3,34 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from types import SimpleNamespace
+from typing import TYPE_CHECKING, cast
 
 import pytest
 
-from perdure import Agent, ChildCall, Code, Error, Runtime, Session, ToolContext, ToolHints, Tuning, tool
+from perdure import (
+    Agent,
+    ChildCall,
+    Code,
+    Error,
+    OutcomeUnknown,
+    Runtime,
+    Session,
+    ToolContext,
+    ToolHints,
+    Tuning,
+    tool,
+)
 from perdure.codec import Json
+from perdure.commit.plan import Plan, Receipt
 from perdure.models.scripted import ScriptedModel, call, calls, say
 from perdure.observe.pending import PendingDecision
 from perdure.observe.verify import verify
+from perdure.runtime.approvals import Outcome
 from perdure.runtime.clock import SystemClock
 from perdure.session.fold import CODE
+from perdure.store.protocol import Store
 from perdure.tools.decorator import AnyTool, ToolOptions
 from perdure.tools.prepare import ToolPrepareContext
 from perdure.vocab.messages import Message, ToolResult
@@ -382,6 +398,133 @@ async def test_a_tool_that_needs_leave_cannot_be_called_by_another_tool(desk: De
     session = await rt.session("s", agent="a")
     await session.ask("go")
     assert (paid, outputs(await session.history())) == ([], ["approval_required"])
+
+
+# --- outages
+
+
+class AnsweredWhileParking:
+    """A store in which somebody answers exactly between the last look and the parking."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self.meddle: Callable[[], Awaitable[object]] | None = None
+        self.met = 0
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(self._store, name)
+
+    def append(self, plan: Plan) -> Awaitable[Receipt]:
+        if not plan.parked or self.meddle is None:
+            return self._store.append(plan)
+        return asyncio.ensure_future(self._late(plan))
+
+    async def _late(self, plan: Plan) -> Receipt:
+        meddle, self.meddle = self.meddle, None
+        if meddle is not None:
+            self.met += 1
+            await meddle()
+        return await self._store.append(plan)
+
+
+async def test_a_decision_between_looking_and_parking_is_not_lost(desk: Desk) -> None:
+    paid: list[int] = []
+    store = AnsweredWhileParking(desk.new_store())
+    desk.new_store = lambda: cast(Store, store)
+    rt = await desk.open(ScriptedModel(call("refund", cents=1), say("ok")), refunds(paid), tuning=HURRIED)
+
+    async def approve() -> None:
+        (question,) = await rt.approvals.list()
+        await rt.approvals.approve(question.id, by="ana")
+
+    store.meddle = approve
+    session = await rt.session("s", agent="a")
+    await (await session.send("go")).result(20)
+    assert (paid, store.met) == ([1], 1)
+
+
+async def test_a_decision_while_no_worker_is_there_counts_and_the_expiry_is_the_first_one(desk: Desk) -> None:
+    paid: list[int] = []
+    tools = refunds(paid)
+    agent = Agent("a", model=ScriptedModel(call("refund", cents=1), say("ok")), tools=[tools])
+    async with Runtime(desk.new_store(), agents=[agent], tuning=HURRIED) as rt:
+        session = await rt.session("s", agent="a")
+        await session.send("go")
+        (before,) = await asked(rt)
+        await parked(rt, session)
+    async with Runtime(desk.new_store(), worker=False) as rt:
+        assert await rt.approvals.list() == (before,)
+        await rt.approvals.approve(before.id, by="ana")
+        assert paid == []
+    rt = await desk.open(ScriptedModel(call("refund", cents=1), say("ok")), tools, tuning=HURRIED)
+
+    async def over() -> bool:
+        return (await rt.existing("s").why()).status == "idle"
+
+    await until(over)
+    assert paid == [1]
+
+
+async def test_another_worker_asks_nobody_twice(desk: Desk) -> None:
+    paid: list[int] = []
+    tools = refunds(paid)
+    agent = Agent("a", model=ScriptedModel(call("refund", cents=1), say("ok")), tools=[tools])
+    async with Runtime(desk.new_store(), agents=[agent]) as rt:  # in memory: it is handed over, not parked
+        session = await rt.session("s", agent="a")
+        await session.send("go")
+        (before,) = await asked(rt)
+    later = await desk.open(ScriptedModel(say("ok")), tools, tuning=HURRIED)
+    await parked(later, later.existing("s"))
+    assert await later.approvals.list() == (before,)
+
+
+# --- doubts that people settle
+
+
+async def doubtful(desk: Desk, told: list[str]) -> tuple[Runtime, Session, AnyTool]:
+    """A session with a call in doubt, whose worker has ended."""
+
+    @tool(in_doubt="ask")
+    async def wire(ctx: ToolContext, cents: int) -> str:
+        told.append(ctx.idempotency_key)
+        if len(told) == 1:
+            raise OutcomeUnknown("the line went dead")
+        return "wired"
+
+    agent = Agent("a", model=ScriptedModel(call("wire", cents=1), say("ok")), tools=[wire])
+    async with Runtime(desk.new_store(), agents=[agent], tuning=HURRIED) as rt:
+        session = await rt.session("s", agent="a")
+        await session.send("go")
+        (question,) = await asked(rt)
+        assert question.kind == "doubt"
+        with pytest.raises(Error) as caught:
+            await rt.approvals.settle(question.id, "did_not_happen", by="ana")
+        assert caught.value.code is Code.DOUBT_STILL_RUNNING
+        assert await code_of(lambda: rt.approvals.approve(question.id, by="ana")) is Code.INVALID_ARGUMENT
+    rt = await desk.open(ScriptedModel(call("wire", cents=1), say("ok")), wire, tuning=HURRIED)
+    return rt, rt.existing("s"), wire
+
+
+async def idle(session: Session) -> None:
+    async def over() -> bool:
+        return (await session.why()).status == "idle"
+
+    await until(over)
+
+
+@pytest.mark.parametrize(("outcome", "result"), [("happened", {"receipt": 9}), ("unknown", None)])
+async def test_a_person_says_what_became_of_a_call(desk: Desk, outcome: Outcome, result: Json) -> None:
+    told: list[str] = []
+    rt, session, _ = await doubtful(desk, told)
+    (question,) = await asked(rt)
+    await rt.approvals.settle(question.id, outcome, by="ana", value=result)
+    await idle(session)
+    assert len(told) == 1
+    (output,) = outputs(await session.history())
+    assert output == result if result else isinstance(output, dict) and output["code"] == "outcome_unknown"
+    assert await contradictions(session) == ()
 
 
 # --- grants

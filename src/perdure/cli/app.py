@@ -9,7 +9,20 @@ from typing import Annotated
 import typer
 
 from perdure.cli import exits
-from perdure.cli.commands import db, demo, doctor, journal, resolve, run, sessions, version, why, worker, workers
+from perdure.cli.commands import (
+    approvals,
+    db,
+    demo,
+    doctor,
+    journal,
+    resolve,
+    run,
+    sessions,
+    version,
+    why,
+    worker,
+    workers,
+)
 from perdure.errors import Error
 
 _PLAIN = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
@@ -40,6 +53,7 @@ app.command()(demo.demo)
 app.command()(run.run)
 app.command()(worker.worker)
 app.add_typer(sessions.app, name="sessions")
+app.add_typer(approvals.app, name="approvals")
 app.add_typer(workers.app, name="workers")
 app.add_typer(journal.app, name="journal")
 app.command()(why.why)

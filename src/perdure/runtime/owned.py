@@ -87,7 +87,7 @@ class OwnedStream:
         self._clock = clock
         self.active = False
         self._n = 0
-        self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
+        self._waiting: deque[tuple[int, asyncio.Future[Error | None]]] = deque()
         self._in_flight: deque[tuple[Record, ...]] = deque()
         self._scheduled = False
         self._parked = False
@@ -255,7 +255,7 @@ class OwnedStream:
             self.error = problem if isinstance(problem, Error) else _internal(problem)
             self.listener.refused(self.error)
             while self._waiting:
-                _wake(self._waiting.popleft()[1])
+                _wake(self._waiting.popleft()[1], self.error)
 
     # --- waiting
 
@@ -269,15 +269,18 @@ class OwnedStream:
             self.store.counters.awaited += 1
         self.flush()
         if self._in_flight and not self.error:
-            waiter = asyncio.get_running_loop().create_future()
+            waiter: asyncio.Future[Error | None] = asyncio.get_running_loop().create_future()
             self._waiting.append((self._n, waiter))
             await waiter
         if self.error:
             raise self.error
 
-    def confirm(self) -> asyncio.Future[None]:
-        """A future that ends once everything submitted so far is durable, or refused (then `error` says why)."""
-        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    def confirm(self) -> asyncio.Future[Error | None]:
+        """A future that ends once everything submitted so far is durable (None), or refused (why).
+
+        What becomes of later appends says nothing about it.
+        """
+        waiter: asyncio.Future[Error | None] = asyncio.get_running_loop().create_future()
         self._waiting.append((self._n + 1 if self._dirty else self._n, waiter))
         return waiter
 
@@ -317,9 +320,9 @@ def rows_of(plan: Plan, receipt: Receipt) -> tuple[Row, ...]:
     )
 
 
-def _wake(waiter: asyncio.Future[None]) -> None:
+def _wake(waiter: asyncio.Future[Error | None], error: Error | None = None) -> None:
     if not waiter.done():
-        waiter.set_result(None)
+        waiter.set_result(error)
 
 
 def _internal(problem: BaseException) -> Error:

@@ -267,7 +267,7 @@ class Resident:
         offer, self.offered = self.offered, None
         assert isinstance(agent.instructions, str)  # or it was not accepted
         start = self._open(agent, offer.item, agent.instructions)
-        self._owned.confirm().add_done_callback(lambda _: offer.answer(self._owned.error or True))
+        self._owned.confirm().add_done_callback(lambda done: offer.answer(done.result() or True))
         return start
 
     def _decline(self) -> None:
