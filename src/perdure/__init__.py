@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from perdure.runtime.runtime import Runtime, Tuning, run
     from perdure.runtime.session import Sent, Session
     from perdure.runtime.shared import TurnResult
+    from perdure.runtime.work import Work
     from perdure.store.aes_gcm import AesGcm
     from perdure.store.encoded import Codec
     from perdure.tools.body import EventFailed, EventTimedOut, StepFailed
@@ -90,6 +91,7 @@ _WHERE = {
     "Unknown": "perdure.tools.verdicts",
     "Usage": "perdure.vocab.usage",
     "Why": "perdure.observe.why",
+    "Work": "perdure.runtime.work",
     "ask_user": "perdure.tools.client_side",
     "client_tool": "perdure.tools.client_side",
     "per_turn": "perdure.runtime.deps",
@@ -148,6 +150,7 @@ __all__ = [
     "Unknown",
     "Usage",
     "Why",
+    "Work",
     "__version__",
     "ask_user",
     "client_tool",

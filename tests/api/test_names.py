@@ -60,6 +60,7 @@ NAMES = [
     "Unknown",
     "Usage",
     "Why",
+    "Work",
     "__version__",
     "ask_user",
     "client_tool",

@@ -12,7 +12,7 @@ from perdure.commit.plan import Plan, Receipt
 from perdure.errors import Code
 from perdure.models.scripted import ScriptedModel, say
 from perdure.runtime.clock import SystemClock
-from perdure.runtime.serving import MAX_SESSIONS
+from perdure.runtime.work import MAX_SESSIONS
 from perdure.store.memory.store import MemoryStore
 from perdure.vocab.messages import Text
 from perdure.vocab.records import InputAdmitted

@@ -19,7 +19,8 @@ NOBODY = InputId("")
 class Delivery:
     """One thing to put into one stream's inbox.
 
-    `agent` opens the session if it does not exist yet; without it the stream must exist. `blobs` are stored and
+    `agent` opens the session if it does not exist yet, at the place that `queue` and `priority` say (None: that of its
+    agent); without it the stream must exist. `blobs` are stored and
     referred to in the same transaction; `refers` names bytes that the tenant has stored already. `sealed` is the item
     as it is stored when it is not stored in the clear.
     """
@@ -33,6 +34,8 @@ class Delivery:
     blobs: tuple[Blob, ...] = ()
     refers: tuple[BlobHash, ...] = ()
     sealed: bytes | None = None
+    queue: str | None = None
+    priority: int | None = None
 
     @property
     def data(self) -> bytes:

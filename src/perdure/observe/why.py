@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -12,12 +12,15 @@ from perdure.ids import CallId, EffectId, Seq, SessionId, StreamId, TurnId, stre
 from perdure.inbox.items import Input
 from perdure.observe.pending import PendingItem, items
 from perdure.session.fold import CODE, SessionState, fold_all
-from perdure.store.protocol import Loaded, Store, StreamInfo
+from perdure.store.permits import Permit
+from perdure.store.protocol import Loaded, Place, Store, StreamInfo
 from perdure.vocab.approvals import approved, did_not_happen
 from perdure.vocab.messages import Reply
 from perdure.vocab.outcomes import AwaitEventOutcome, CompletedToolCall, Done, LlmCallOutcome, ToolCallOutcome
 from perdure.vocab.records import EffectSettled, EffectStarted, Row, TurnEnded
 from perdure.vocab.refs import EffectRef, PartRef, is_part, parse_ref
+
+MAX_NAMED = 5
 
 Status = Literal["idle", "running", "waiting", "waiting_for_tool_results", "queued", "interrupted", "sealed"]
 
@@ -46,8 +49,8 @@ class Why:
     hint: str = ""
 
 
-async def explain(store: Store, stream: StreamId, *, now: int) -> Why:
-    """Look at a session from outside.
+async def explain(store: Store, stream: StreamId, *, now: int, places: Mapping[str, Place] | None = None) -> Why:
+    """Look at a session from outside; `places` are those of agents that are known here.
 
     Raises:
         Error: `session_unknown`.
@@ -63,12 +66,41 @@ async def explain(store: Store, stream: StreamId, *, now: int) -> Why:
     state = fold_all(loaded.snapshot.data if loaded.snapshot else None, loaded.rows)
     queued = sum(isinstance(row.item, Input) for row in loaded.inbox)
     if state.open_turn is None:
-        return _between_turns(info, queued, loaded)
+        queue = info.queue or (places or {}).get(info.agent, Place()).queue
+        return _between_turns(info, queued, loaded, await _seats(store, queue) if queued else "")
     rows = await store.read(stream, after=Seq(state.turn_seq - 1))
-    return _within_turn(info, state, rows, queued)
+    return _within_turn(info, state, rows, queued, _permits_wanted(stream, await store.permits()))
 
 
-def _between_turns(info: StreamInfo, queued: int, loaded: Loaded) -> Why:
+async def _seats(store: Store, queue: str) -> str:
+    """Who holds the seats of a queue, if it has a number of them; or that nobody serves it."""
+    held = [permit for permit in await store.permits() if permit.name == f"queue:{queue}" and permit.alive]
+    if held:
+        return f"; of queue {queue!r} {len(held)} are driven now: {_holders(held)}"
+    alive = [worker for worker in await store.workers() if worker.alive]
+    served = any(worker.queues is None or queue in worker.queues for worker in alive)
+    return f"; no worker serves queue {queue!r}" if alive and not served else ""
+
+
+def _permits_wanted(stream: StreamId, permits: Sequence[Permit]) -> list[Waiting]:
+    """What a session is in line for, and who has it."""
+    found: list[Waiting] = []
+    for permit in permits:
+        if permit.granted or not permit.alive or not permit.holder.startswith(f"{stream}#"):
+            continue
+        held = [other for other in permits if other.name == permit.name and other.granted and other.alive]
+        effect = EffectId(permit.holder.removeprefix(f"{stream}#").partition("#")[0])
+        found.append(Waiting(f"a permit of {permit.name}, held by {_holders(held)}", permit.at, None, effect))
+    return found
+
+
+def _holders(held: Sequence[Permit]) -> str:
+    named = [f"session {stream_names(StreamId(p.holder.partition('#')[0]))[2]} (worker {p.worker})" for p in held]
+    more = f" and {len(named) - MAX_NAMED} more" if len(named) > MAX_NAMED else ""
+    return ", ".join(named[:MAX_NAMED]) + more or "nobody any more"
+
+
+def _between_turns(info: StreamInfo, queued: int, loaded: Loaded, seats: str) -> Why:
     if not queued and (seal := sealed_turn(loaded.rows)) is not None:
         hint = "find out what kills its workers, then: session.retry(), or send something else"
         return Why("sealed", seal.message, seal.turn, owner=info.owner, hint=hint)
@@ -79,7 +111,7 @@ def _between_turns(info: StreamInfo, queued: int, loaded: Loaded) -> Why:
     waiting = (Waiting(f"{inputs} to be taken up", oldest),)
     alive = info.owner is not None and info.owner_alive
     hint = "" if alive else f"no worker serves it: start one that has agent {info.agent!r}"
-    return Why("queued", f"{inputs} waiting for a worker", None, waiting, queued, info.owner, hint)
+    return Why("queued", f"{inputs} waiting for a worker{seats}", None, waiting, queued, info.owner, hint)
 
 
 def sealed_turn(rows: Sequence[Row]) -> TurnEnded | None:
@@ -89,11 +121,14 @@ def sealed_turn(rows: Sequence[Row]) -> TurnEnded | None:
     return last if isinstance(last, TurnEnded) and last.reason == "no_forward_progress" else None
 
 
-def _within_turn(info: StreamInfo, state: SessionState, rows: Sequence[Row], queued: int) -> Why:
+def _within_turn(
+    info: StreamInfo, state: SessionState, rows: Sequence[Row], queued: int, wanted: Sequence[Waiting]
+) -> Why:
     turn = state.open_turn
     assert turn is not None
     held = {item.effect: item for item in items(SessionId(stream_names(info.stream)[2]), turn, rows)}
-    waiting = tuple(_told(item, held.get(item.effect) if item.effect else None) for item in _under_way(rows))
+    told = (_told(item, held.get(item.effect) if item.effect else None) for item in _under_way(rows))
+    waiting = (*told, *wanted)
     what = "; ".join(item.what for item in waiting) or "the next step"
     at_work = info.owner is not None and info.owner_alive
     if (info.parked or at_work) and held and all(item.kind == "client_call" for item in held.values()):

@@ -15,6 +15,8 @@ from perdure.errors import Code, Error
 from perdure.models.protocol import Model, ModelError, ModelEvent, ModelRequest
 from perdure.models.registry import resolve
 from perdure.runtime.instructions import Instructions
+from perdure.runtime.work import check_place
+from perdure.store.protocol import Place
 from perdure.tools.durations import to_ms
 from perdure.tools.outputs import Output, OutputProblem, OutputType, output_of, plain
 from perdure.tools.toolbox import Toolbox, ToolSource
@@ -57,6 +59,7 @@ class Agent:
     `queue` says what becomes of inputs that wait for a turn to end: each gets a turn of its own ("one"), or all of them
     are answered together by the next ("together").
     `locale` is the language tools should answer in, as a BCP 47 tag such as `uk-UA`.
+    Its sessions wait for a worker in `work_queue`, those with a higher `priority` first.
 
     Raises:
         Error: `agent_invalid`, `model_unknown`, `tool_invalid` or `invalid_text` for a configuration that cannot work.
@@ -73,6 +76,8 @@ class Agent:
     output: OutputType = None
     tool_timeout: float | str | None = None
     queue: Literal["one", "together"] = "one"
+    work_queue: str = "default"
+    priority: int = 0
     output_as: Output | None = field(init=False, repr=False)
     toolbox: Toolbox = field(init=False, repr=False)
     resolved: Model = field(init=False, repr=False)
@@ -96,10 +101,16 @@ class Agent:
                 f"tool_timeout={self.tool_timeout!r} is not a duration",
                 hint='seconds as a number, or "500ms", "30s", "2m"',
             )
+        check_place(self.work_queue, self.priority)
         object.__setattr__(self, "output_as", output_of(self.output) if self.output is not None else None)
         object.__setattr__(self, "toolbox", Toolbox(self.tools))
         object.__setattr__(self, "resolved", resolve(self.model))
         to_json(self.settings, where="settings")
+
+    @property
+    def place(self) -> Place:
+        """Where its sessions stand that have no place of their own."""
+        return Place(self.work_queue, self.priority)
 
     @property
     def limits(self) -> Limits:

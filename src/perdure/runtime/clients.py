@@ -13,7 +13,7 @@ from perdure.codec import Json, decode, digest, encode, to_json
 from perdure.commit.plan import Blob, blob_of
 from perdure.effects.attachments import Attachment, check_attachment_name, check_bytes, normalise
 from perdure.errors import Code, Error
-from perdure.ids import CallId, EffectId, SessionId, StreamId, check_id, join, session_stream, stream_names
+from perdure.ids import CallId, EffectId, SessionId, StreamId, Tenant, check_id, join, session_stream, stream_names
 from perdure.inbox.admit import delivery
 from perdure.inbox.items import Input, Wake
 from perdure.models.protocol import Model, ModelError, ModelRequest, adopt
@@ -249,10 +249,12 @@ class SessionsClient:
 
     def _stream_of(self, session: str) -> StreamId:
         with visibly():
-            return session_stream(self._shared.tenant, SessionId(check_id(session, what="the session id")))
+            tenant = Tenant(stream_names(self._stream)[0])
+            return session_stream(tenant, SessionId(check_id(session, what="the session id")))
 
     def _existing(self, stream: StreamId) -> Session:
-        return self._shared.host.existing(stream_names(stream)[2])
+        tenant, _, session = stream_names(stream)
+        return self._shared.host.existing(session, tenant=tenant)
 
     def _agent_of(self, name: str) -> Agent:
         found = self._shared.agents.get(name)

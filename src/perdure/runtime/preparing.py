@@ -62,6 +62,7 @@ class Preparations:
         self._durable = durable
         self._on_news = on_news
         self._asked: dict[EffectId, asyncio.Task[Preparation]] = {}
+        self._answered: dict[EffectId, PreparedToolCall] = {}
 
     def of(self, item: RunCall) -> Ready | Success | Failed | UnderWay:
         """The call, ready to be recorded; its answer, if nothing has to run; or that its hook is still at work."""
@@ -74,9 +75,10 @@ class Preparations:
         tool = prepared.tool
         if sealed is not None or not isinstance(tool, ProvidedTool) or not tool.prepares:
             return Ready(prepared, call, recorded=sealed is not None)
-        answer = self._answer(item, tool, call)
+        answer = self._answered.get(item.ref.id) or self._answer(item, tool, call)
         if not isinstance(answer, PreparedToolCall):
             return answer
+        self._answered[item.ref.id] = answer  # it may have to wait before it begins: a hook is asked once
         again = self._toolbox.prepare(item.call, item.contract, answer)
         if isinstance(again, Failure):
             return Failed(failure=again)

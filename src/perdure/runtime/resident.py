@@ -167,8 +167,8 @@ class Resident:
         """
         try:
             await self.load()
-            while await self._serve_one():
-                pass
+            while await self._serve_one() and not self._shared.crowd.waiting:
+                pass  # else it has had its turn: others wait for longer
         finally:
             self._busy = False
             self._decline()
@@ -462,6 +462,7 @@ class Resident:
             store=shared.store,
             secrets=shared.secrets,
             lounge=shared.lounge,
+            permits=shared.permits,
             opened_at=self._opened_at,
             joining=partial(self._waiting.joining, together=agent.queue == "together"),
             grant=lambda tool: grant_for(self.state, tool),

@@ -27,6 +27,7 @@ from perdure.runtime.envelopes import Where, envelope
 from perdure.runtime.flights import AttemptCompletion, Flight, Valve
 from perdure.runtime.lounge import Lounge
 from perdure.runtime.perform import ModelAccess, ask_model, ask_outside, run_tool, without_deps
+from perdure.runtime.permits import Permits
 from perdure.runtime.preparing import Ready
 from perdure.runtime.shared import Secrets
 from perdure.runtime.waits import Waits
@@ -69,6 +70,7 @@ class Surroundings:
     store: Store
     secrets: Secrets
     lounge: Lounge
+    permits: Permits
     opened_at: int
     joining: Callable[[Turn], list[tuple[int, InputAdmitted]]]
     grant: Callable[[str], GrantMade | None]

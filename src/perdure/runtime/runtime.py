@@ -23,9 +23,11 @@ from perdure.runtime.archive import history, imported
 from perdure.runtime.clock import SystemClock, short_id
 from perdure.runtime.editing import checked_tag
 from perdure.runtime.lounge import Lounge
-from perdure.runtime.session import Session
+from perdure.runtime.permits import Permits
+from perdure.runtime.session import OpensAt, Session
 from perdure.runtime.shared import Compositions, Results, Secrets, Shared
 from perdure.runtime.stores import store_for
+from perdure.runtime.work import Work, check_place
 from perdure.runtime.worker import Worker
 from perdure.store.encoded import Codec, encoded
 from perdure.store.protocol import Claim, Resolved, Store, StreamInfo
@@ -75,7 +77,8 @@ class Runtime:
     """Runs agents durably.
 
     `Runtime("sqlite:///app.db", agents=[agent])` is a store, a worker and an API in one; use it as an async context
-    manager. With `worker=False` it only sends and observes, and workers elsewhere do the work. `deps` is handed to
+    manager. With `worker=False` it only sends and observes, and workers elsewhere do the work; `worker=Work(...)` says
+    which queues it serves, how much at once, and under which limits of the fleet. `deps` is handed to
     tools as `ctx.deps`: one object for all, or `per_turn(...)`, which makes one for each turn. With `codec` (such as
     `AesGcm`), payloads are encrypted before they reach the store.
 
@@ -89,7 +92,7 @@ class Runtime:
         store: str | Store | None = None,
         *,
         agents: Iterable[Agent] = (),
-        worker: bool = True,
+        worker: bool | Work = True,
         tenant: str = "default",
         deps: object = NOT_GIVEN,
         codec: Codec | None = None,
@@ -109,7 +112,15 @@ class Runtime:
         self.approvals = Approvals(self)
         self.worker_id = WorkerId(short_id("w", self.clock.wall_ms()))
         self.worker: Worker | None = None
-        self._wants_worker = worker
+        self.work = worker if isinstance(worker, Work) else Work()
+        self._wants_worker = worker is not False
+        if self.work.all_tenants and codec is not None:
+            raise Error(
+                Code.INVALID_ARGUMENT,
+                "a worker with a codec cannot serve all tenants",
+                because="each tenant's bytes are encrypted under its own name",
+                hint="start a worker for each tenant",
+            )
         self._deps = deps
         self._tuning = tuning
         self._threads = ToolThreads()
@@ -117,12 +128,12 @@ class Runtime:
         self._pid = 0
         self._state = "new"
 
-    def like(self, *, store: str | Store, agents: Iterable[Agent], worker: bool) -> Runtime:
-        """A runtime for the same tenant, dependencies and tuning, on another store or with other agents."""
+    def like(self, *, store: str | Store, agents: Iterable[Agent], worker: bool | Work) -> Runtime:
+        """A runtime for the same tenant, dependencies, work and tuning, on another store or with other agents."""
         return Runtime(
             store,
             agents=agents,
-            worker=worker,
+            worker=self.work if worker is True else worker,
             tenant=self.tenant,
             deps=self._deps,
             codec=self._codec,
@@ -149,7 +160,16 @@ class Runtime:
 
     async def _start_worker(self) -> None:
         now = self.clock.wall_ms()
-        await self.store.register(self.worker_id, pid=self._pid, version=VERSION, now=now, host=platform.node())
+        work = self.work
+        await self.store.register(
+            self.worker_id,
+            pid=self._pid,
+            version=VERSION,
+            now=now,
+            host=platform.node(),
+            concurrency=work.concurrency,
+            queues=work.served,
+        )
         shared = Shared(
             host=self,
             store=self.store,
@@ -164,6 +184,8 @@ class Runtime:
             compositions=Compositions(self.store),
             secrets=self.secrets,
             lounge=Lounge(self._tuning.max_waiting, self._tuning.patience_s),
+            work=work,
+            permits=Permits(self.store, self.clock, self.worker_id, work),
         )
         self.worker = Worker(shared, renew_s=self._tuning.lease_s * 0.3)
         self._tasks.append(asyncio.create_task(self.worker.run(), name="perdure:worker"))
@@ -245,12 +267,21 @@ class Runtime:
 
     # --- sessions
 
-    async def session(self, id: str | None = None, *, agent: str | None = None) -> Session:
-        """A session: the existing one of that id, or a new one that its first input creates.
+    async def session(
+        self,
+        id: str | None = None,
+        *,
+        agent: str | None = None,
+        queue: str | None = None,
+        priority: int | None = None,
+    ) -> Session:
+        """A session: the existing one of that id, or a new one that its first input creates, with a `queue` and a
+        `priority` of its own instead of its agent's.
 
         Raises:
             Error: `session_unknown` if it does not exist and no agent is named; `agent_unknown`;
-                `session_agent_conflict` if it belongs to another agent.
+                `session_agent_conflict` if it belongs to another agent; `invalid_argument` if it exists and stands
+                elsewhere: `session.place(...)` moves it.
         """
         self.check_usable()
         name = SessionId(check_id(id, what="the session id")) if id is not None else self._new_id()
@@ -267,12 +298,20 @@ class Runtime:
                 f"session {name!r} belongs to agent {info.agent!r}",
                 hint="leave `agent` out, or use another session id",
             )
-        return Session(self, name, agent or (info.agent if info else None))
+        check_place("default" if queue is None else queue, 0 if priority is None else priority)
+        if info is not None and not (queue in (None, info.queue) and priority in (None, info.priority)):
+            raise Error(
+                Code.INVALID_ARGUMENT,
+                f"session {name!r} exists, with another queue or priority",
+                hint="await session.place(queue=..., priority=...) moves it",
+            )
+        return Session(self, name, agent or (info.agent if info else None), OpensAt(queue, priority))
 
-    def existing(self, id: str) -> Session:
-        """A session that is expected to exist; the first use finds out."""
+    def existing(self, id: str, *, tenant: str | None = None) -> Session:
+        """A session that is expected to exist; the first use finds out. It is of this tenant, unless said."""
         self.check_usable()
-        return Session(self, SessionId(check_id(id, what="the session id")), None)
+        of = OpensAt(tenant=Tenant(tenant)) if tenant is not None else OpensAt()
+        return Session(self, SessionId(check_id(id, what="the session id")), None, of)
 
     async def sessions(
         self, *, limit: int = 50, before: tuple[int, StreamId] | None = None, tag: str | None = None
@@ -386,8 +425,8 @@ class Runtime:
 
     @property
     def takes_work(self) -> bool:
-        """Whether this runtime's worker may begin something new."""
-        return self.worker is not None and not self.worker.serving.closed
+        """Whether this runtime's worker may begin something new at once: it has a seat, and nobody waits for it."""
+        return self.worker is not None and self.worker.serving.idle
 
     def has_in_hand(self, stream: StreamId) -> bool:
         """Whether this runtime's worker holds the session in memory."""

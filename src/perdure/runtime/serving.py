@@ -16,11 +16,10 @@ from perdure.inbox.items import Input
 from perdure.runtime.orphans import Orphans
 from perdure.runtime.resident import Offer, Resident
 from perdure.runtime.shared import Shared
-from perdure.store.protocol import Claim
+from perdure.store.protocol import Claim, Ready
 
 log = logging.getLogger("perdure.runtime")
 
-MAX_SESSIONS = 256
 MAX_IDLE = 128
 MAX_BEGINNING = 16
 """How many sessions a worker takes before it has begun with the first of them. The rest is for others, and were this
@@ -40,6 +39,8 @@ class Serving:
         self._tasks: dict[StreamId, asyncio.Task[None]] = {}
         self._claims: dict[StreamId, Claim] = {}
         self._again: set[StreamId] = set()
+        self._refold: set[StreamId] = set()
+        self._seats: set[StreamId] = set()
         self._found: set[StreamId] = set()
         self._backoff_s: dict[StreamId, float] = {}
         self._resting: set[StreamId] = set()
@@ -50,22 +51,37 @@ class Serving:
     @property
     def free(self) -> int:
         """How many more sessions may be served at once."""
-        return max(0, MAX_SESSIONS - len(self._tasks))
+        return max(0, self._shared.work.concurrency - len(self._tasks))
 
     @property
     def room(self) -> int:
         """How many more sessions may be taken now."""
         return min(self.free, max(0, MAX_BEGINNING - len(self._found)))
 
-    def found(self, stream: StreamId) -> None:
-        """The store says that there is work on this stream."""
-        served = stream in self._tasks
-        self.poke(stream)
-        if not served and stream in self._tasks:
+    @property
+    def idle(self) -> bool:
+        """Whether something may be taken up out of order: there is a seat, and nobody who waits for one."""
+        may = not self.closed and not self._shared.work.picky and not self._shared.crowd.waiting
+        return may and self.free > 0
+
+    @property
+    def busy(self) -> tuple[StreamId, ...]:
+        """What is being served, or cannot be now."""
+        return (*self._tasks, *self.unknown_agents, *self._resting)
+
+    def found(self, ready: Ready, *, seat: bool) -> None:
+        """It is the turn of this stream: nobody who may come first waits for longer."""
+        stream, served = ready.stream, ready.stream in self._tasks
+        if seat:
+            self._seats.add(stream)
+        self.poke(stream, ready.claim, in_order=True)
+        if stream not in self._tasks:
+            self._leave(stream)
+        elif not served:
             self._found.add(stream)
 
-    def poke(self, stream: StreamId, claim: Claim | None = None) -> None:
-        """There may be work on this stream: serve it, or serve it once more."""
+    def poke(self, stream: StreamId, claim: Claim | None = None, *, in_order: bool = False) -> None:
+        """There may be work on this stream: serve it, or serve it once more, when it is its turn."""
         if claim:
             self._claims[stream] = claim
         if self.closed or stream in self.unknown_agents or stream in self._resting:
@@ -73,20 +89,26 @@ class Serving:
         if stream in self._tasks:
             self._again.add(stream)
             return
-        if not self.free and claim is None:
-            return  # the next scan finds it again
+        if not in_order and not self.idle:
+            self._on_room()  # whose turn it is, the store knows
+            return
         task = self._tasks[stream] = asyncio.create_task(self._serve(stream), name=f"perdure:serve:{stream}")
         task.add_done_callback(lambda _: self._served(stream))  # also when it is cancelled before it begins
 
     def offer(self, stream: StreamId, item: Input) -> Offer | None:
         """Hand an input to a session that is idle in memory; None if it must wait its turn in the inbox."""
         resident, task = self.residents.get(stream), self._tasks.get(stream)
-        if resident is None or self.closed or not (task or self.free):
+        here = task is not None and not task.done()  # it looks for more to do, and finds this
+        if resident is None or not (self._goes_on if here else self.idle):
             return None
         offer = resident.offer(item)
-        if offer is not None and (task is None or task.done()):  # else it looks for more to do, and finds this
-            self.poke(stream)
+        if offer is not None and not here:
+            self.poke(stream, in_order=True)
         return offer
+
+    @property
+    def _goes_on(self) -> bool:
+        return not self.closed and not self._shared.crowd.waiting
 
     def offered(self, stream: StreamId) -> Offer | None:
         """The input that was handed to a session and is not yet taken."""
@@ -149,12 +171,23 @@ class Serving:
     def _served(self, stream: StreamId) -> None:
         del self._tasks[stream]
         self._begun(stream)
-        if stream in self._again:
+        if stream not in self._resting and stream not in self._refold:
+            self._leave(stream)
+        if stream in self._refold or stream in self._again:
+            in_order = stream in self._refold or self.offered(stream) is not None  # nobody else would find that
+            self._refold.discard(stream)
             self._again.discard(stream)
-            self.poke(stream)
+            self.poke(stream, in_order=in_order)
+        elif self._shared.crowd.waiting:
+            self._on_room()
         idle = [name for name in self.residents if name not in self._tasks]
         for name in idle[: max(0, len(idle) - MAX_IDLE)]:  # oldest first; the stream stays ours until somebody asks
             del self.residents[name]
+
+    def _leave(self, stream: StreamId) -> None:
+        if stream in self._seats:
+            self._seats.discard(stream)
+            self._shared.permits.leave(stream)
 
     async def _give_up(self, stream: StreamId, resident: Resident | None, problem: Error | None) -> None:
         self.residents.pop(stream, None)
@@ -170,9 +203,9 @@ class Serving:
                 self.unknown_agents.add(stream)  # whoever has the key shall have it
                 await resident.let_go()
             case Code.GATE_CLOSED | Code.LEASE_LOST:
-                self._again.add(stream)  # fold the log again: it says what happened
+                self._refold.add(stream)  # fold the log again: it says what happened
             case Code.COMMIT_CONFLICT if problem is not None and "inbox" in problem.details:
-                self._again.add(stream)  # somebody took back an input that we were taking
+                self._refold.add(stream)  # somebody took back an input that we were taking
             case _:
                 self._rest(stream, problem)
 
@@ -185,7 +218,7 @@ class Serving:
 
     def _rested(self, stream: StreamId) -> None:
         self._resting.discard(stream)
-        self.poke(stream)
+        self.poke(stream, in_order=True)
 
     def forget(self, stream: StreamId) -> None:
         """The stream is gone: stop serving it."""

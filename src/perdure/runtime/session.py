@@ -11,7 +11,7 @@ from perdure.codec import Json, check_text, encode, to_json
 from perdure.commit.plan import Entry
 from perdure.effects.promises import SECRET, TurnScope, signed_key, unsigned_key
 from perdure.errors import Code, Error
-from perdure.ids import CallId, InputId, Seq, SessionId, StreamId, TurnId, check_id, session_stream
+from perdure.ids import CallId, InputId, Seq, SessionId, StreamId, Tenant, TurnId, check_id, session_stream
 from perdure.inbox.admit import NOBODY, Admission, Admitted, Delivery, Duplicate, delivery
 from perdure.inbox.items import Input
 from perdure.observe.events import Cursor, Delta, Event, Fact, OutputDelta, Progress
@@ -30,6 +30,7 @@ from perdure.runtime.resident import last_answer
 from perdure.runtime.shared import TurnResult, Waiter
 from perdure.runtime.transcript import Transcript
 from perdure.runtime.verbs import CancelOutcome, Queued, Withdrawal
+from perdure.runtime.work import check_place
 from perdure.session.fold import SessionState
 from perdure.store.protocol import Claim, InboxRow, Resolved, StreamInfo
 from perdure.vocab.messages import Message
@@ -129,7 +130,7 @@ class Sent:
     async def _key(self, wait: WaitIdentity) -> AwaitEventKey:
         rt = self.session.runtime
         rt.check_usable()
-        scope = TurnScope(rt.tenant, self.session.id, self.turn)
+        scope = TurnScope(self.session.tenant, self.session.id, self.turn)
         return signed_key(await rt.secrets.get(SECRET), scope.id, wait)
 
     async def text_stream(self) -> AsyncIterator[str]:
@@ -144,13 +145,24 @@ class Sent:
                 yield text
 
 
+@dataclass(frozen=True, slots=True)
+class OpensAt:
+    """Where a session stands when its first input opens it; None: where its agent does."""
+
+    queue: str | None = None
+    priority: int | None = None
+    tenant: Tenant | None = None
+
+
 class Session:
     """One conversation with one agent: durable, resumable, observable from anywhere."""
 
-    def __init__(self, runtime: Runtime, id: SessionId, agent: str | None) -> None:
+    def __init__(self, runtime: Runtime, id: SessionId, agent: str | None, opens_at: OpensAt | None = None) -> None:
         self.runtime = runtime
         self.id = id
-        self.stream: StreamId = session_stream(runtime.tenant, id)
+        self._opens_at = opens_at or OpensAt()
+        self.tenant = self._opens_at.tenant or runtime.tenant
+        self.stream: StreamId = session_stream(self.tenant, id)
         self._agent = agent
 
     # --- saying something
@@ -231,7 +243,8 @@ class Session:
         await rt.check_readable(self.stream)
         source = f"key:{key}" if key else f"in:{unique}"
         plain = delivery(self.stream, source, item, at=now, agent=self._agent)
-        new = replace(plain, blobs=given.blobs, refers=given.refers)
+        at = self._opens_at
+        new = replace(plain, blobs=given.blobs, refers=given.refers, queue=at.queue, priority=at.priority)
         match await self._put(new, item):
             case Admitted(fence=fence):
                 claim = Claim(self.stream, fence, Seq(0)) if fence is not None else None
@@ -389,7 +402,9 @@ class Session:
 
     async def why(self) -> Why:
         """What the session is doing or waiting for, since when, and who could change that."""
-        return await explain(self.runtime.store, self.stream, now=self.runtime.clock.wall_ms())
+        rt = self.runtime
+        places = {name: agent.place for name, agent in rt.agents.items()}
+        return await explain(rt.store, self.stream, now=rt.clock.wall_ms(), places=places)
 
     async def pending(self) -> tuple[PendingItem, ...]:
         """What the session waits for that somebody or something outside must bring, the longest waiting first.
@@ -398,6 +413,17 @@ class Session:
             Error: `session_unknown`.
         """
         return await pending(self.runtime.store, self.stream)
+
+    async def place(self, *, queue: str | None = None, priority: int | None = None) -> None:
+        """Give the session a queue and a priority of its own; None: those of its agent. It counts from the next time it
+        waits for a worker.
+
+        Raises:
+            Error: `session_unknown`; `invalid_id`; `invalid_argument`.
+        """
+        self.runtime.check_usable()
+        check_place("default" if queue is None else queue, 0 if priority is None else priority)
+        await self.runtime.store.place(self.stream, queue, priority)
 
     # --- stopping
 
@@ -515,7 +541,7 @@ class Session:
         turn = await self._current_turn()
         if turn is None:
             raise unknown_key()
-        return TurnScope(self.runtime.tenant, self.id, turn)
+        return TurnScope(self.tenant, self.id, turn)
 
     async def grants(self) -> tuple[GrantMade, ...]:
         """The tools that somebody approved for this whole session.

@@ -14,6 +14,8 @@ from perdure.ids import BlobHash, Tenant, TurnId, WorkerId
 from perdure.observe.hub import Hub
 from perdure.runtime.agent import Agent
 from perdure.runtime.lounge import Lounge
+from perdure.runtime.permits import Permits
+from perdure.runtime.work import Work
 from perdure.store.protocol import Store
 from perdure.tools.execute import ToolThreads
 from perdure.tools.outputs import Output, OutputProblem, plain
@@ -155,10 +157,17 @@ class LooseEnds:
         self.any = True
 
 
+@dataclass(slots=True)
+class Crowd:
+    """Whether more sessions are ready than this worker has seats for: then everybody waits for its turn."""
+
+    waiting: bool = False
+
+
 class Host(Protocol):
     """Whoever opens sessions: the runtime itself."""
 
-    def existing(self, id: str) -> Session:
+    def existing(self, id: str, *, tenant: str | None = None) -> Session:
         """A session that is expected to exist; the first use finds out."""
         ...
 
@@ -180,4 +189,7 @@ class Shared:
     compositions: Compositions
     secrets: Secrets
     lounge: Lounge
+    work: Work
+    permits: Permits
+    crowd: Crowd = field(default_factory=Crowd)
     loose_ends: LooseEnds = field(default_factory=LooseEnds)

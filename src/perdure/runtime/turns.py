@@ -21,6 +21,7 @@ from perdure.runtime.envelopes import Where, envelope
 from perdure.runtime.flights import Flight
 from perdure.runtime.owned import OwnedStream
 from perdure.runtime.patience import Patience
+from perdure.runtime.permits import TurnPermits
 from perdure.runtime.preparing import Preparations, Ready, UnderWay, identity
 from perdure.runtime.runners import Runner, Runners, Surroundings
 from perdure.runtime.waits import Waits
@@ -117,6 +118,7 @@ class TurnDriver:
         )
         self._consents = Consents(self._runners.prepare_context, self.durable, self._news.set)
         self._withdrawals: set[asyncio.Task[object]] = set()
+        self._permits = TurnPermits(around.permits, owned.stream, self._news.set)
         self._patience = Patience(self._waits, around.lounge, around.clock, around.opened_at)
         self._hurried = False
         self._paused = False
@@ -198,6 +200,7 @@ class TurnDriver:
         finally:
             self._preparations.stop()
             self._consents.stop()
+            self._permits.only(())
             for flight in self.flights.values():
                 if flight.effect != "once":  # what became of those is told by whoever outlives this
                     flight.shut()
@@ -229,7 +232,7 @@ class TurnDriver:
         if self._paused and not (self.flights or self._thinking):
             return True
         patience = self._patience.left_s(self.flights.values(), hurried=self._hurried or self._paused)
-        if patience is None or self._thinking:
+        if patience is None or self._thinking or self._permits.waiting:
             await self._news.wait()
             return False
         self._news.clear()  # that is what the news was about
@@ -247,7 +250,7 @@ class TurnDriver:
 
     def _may_park(self) -> bool:
         """Whether it is still so that nothing but waiting is under way: a body may have begun a step meanwhile."""
-        if self.refusal or self._landed or self._news.is_set() or self._thinking:
+        if self.refusal or self._landed or self._news.is_set() or self._thinking or self._permits.waiting:
             return False
         return self._patience.left_s(self.flights.values(), hurried=True) == 0.0
 
@@ -325,7 +328,9 @@ class TurnDriver:
                 elif item.ref.id not in self.flights:
                     begun = self._begin(item) or begun
         self._owned.part()
-        for stray in self.flights.keys() - {_id(item) for item in owed(self.turn)}:
+        left = {_id(item) for item in owed(self.turn)}
+        self._permits.only(left)
+        for stray in self.flights.keys() - left:
             self._drop(self.flights[stray])
 
     def _begin(self, item: Effect) -> bool:
@@ -369,6 +374,8 @@ class TurnDriver:
             self._owned.submit(said, consume=(inbox_id,))
 
     def _start(self, item: Effect, described: Envelope, care: Care, runner: Runner) -> bool:
+        if not self._permits.may_begin(item, self.turn.composition.model):
+            return False  # not begun, so nothing is recorded: there is news when it may
         begun = self._controller.begin(described, care)
         if not isinstance(begun, Begun):
             self.turn = advance(self.turn, EffectSettled(id=EffectId(described.id), outcome=begun))
@@ -376,6 +383,7 @@ class TurnDriver:
         flight = Flight(item, begun)
         self.flights[flight.id] = flight
         flight.task = asyncio.create_task(self._fly(flight, runner), name=f"perdure:{flight.id}")
+        self._permits.lend(flight.id, flight.task)
         return False
 
     async def _fly(self, flight: Flight, runner: Runner) -> None:
@@ -450,6 +458,8 @@ class TurnDriver:
             keep_command=ready.recorded,
             leave=item.decision is not None,
         )
+        if not self._permits.may_begin(item, self.turn.composition.model):
+            return False  # before anybody's leave is used up: that belongs to the append that begins it
         if item.decision is not None and not begun_before:
             leave = self._leave(item, item.decision)
             if not isinstance(leave, Leave):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol, TypeAlias
 
@@ -11,6 +11,7 @@ from perdure.commit.plan import Blob, Entry, Plan, Receipt, Snapshot
 from perdure.ids import BlobHash, Fence, PromiseId, Seq, StreamId, Tenant, WorkerId
 from perdure.inbox.admit import Admission, Delivery
 from perdure.inbox.items import Item, read
+from perdure.store.permits import Ask, Permit
 from perdure.vocab.promises import PromiseState, Resolution
 from perdure.vocab.records import Row
 
@@ -20,7 +21,8 @@ START = Seq(0)
 @dataclass(frozen=True, slots=True)
 class WorkerInfo:
     """A worker as others see it. `lease_until` is on the store's own lease clock, which has `lease_left_ms` to go (less
-    than nothing: so long ago has it lapsed). It holds `held` streams, of which `active` have an unfinished turn.
+    than nothing: so long ago has it lapsed). It holds `held` streams, of which `active` have an unfinished turn; it
+    drives `concurrency` at once at most, of these `queues` (None: of all).
     """
 
     id: WorkerId
@@ -33,6 +35,54 @@ class WorkerInfo:
     lease_left_ms: int = 0
     held: int = 0
     active: int = 0
+    lease_ms: int = 0
+    concurrency: int = 0
+    queues: tuple[str, ...] | None = None
+
+    @property
+    def seen_ms_ago(self) -> int:
+        """How long ago it was heard of last, as far as its lease tells."""
+        return max(0, self.lease_ms - self.lease_left_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where the work of an agent or a session stands: in which queue, and how urgent it is (more is sooner)."""
+
+    queue: str = "default"
+    priority: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Serves:
+    """Which work a worker takes, and whose turn it is.
+
+    `agents` are those it can run, each with the place of its sessions that have none of their own (None: any agent,
+    all at the ordinary place); `queues` those it serves (None: all), `without` those it leaves alone. `besides` names
+    streams that it leaves alone, `only` the ones it is after (None: all). `recent` are the tenants it has served, the
+    latest last: among equals those come first that are not in it, or further ahead.
+    """
+
+    tenant: Tenant | None = None
+    agents: Mapping[str, Place] | None = None
+    queues: tuple[str, ...] | None = None
+    without: tuple[str, ...] = ()
+    besides: tuple[StreamId, ...] = ()
+    only: tuple[StreamId, ...] | None = None
+    recent: tuple[Tenant, ...] = ()
+
+
+EVERYTHING = Serves()
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """A stream that has work. Its `claim` if it was free, and is ours now; without one somebody holds it who is gone,
+    or we do."""
+
+    stream: StreamId
+    queue: str
+    claim: Claim | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +155,8 @@ class StreamInfo:
     title: str = ""
     tags: tuple[str, ...] = ()
     paused: Pause | None = None
+    queue: str | None = None
+    priority: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,8 +233,20 @@ class Store(Protocol):
 
     # --- workers and leases
 
-    async def register(self, worker: WorkerId, *, pid: int, version: str, now: int, host: str = "") -> None:
-        """Make a worker known and alive; `host` is the machine it says it is on."""
+    async def register(
+        self,
+        worker: WorkerId,
+        *,
+        pid: int,
+        version: str,
+        now: int,
+        host: str = "",
+        concurrency: int = 0,
+        queues: tuple[str, ...] | None = None,
+    ) -> None:
+        """Make a worker known and alive; `host` is the machine it says it is on. It drives `concurrency` streams at
+        once, of these queues (None: of all).
+        """
         ...
 
     async def renew(self, worker: WorkerId) -> None:
@@ -208,6 +272,20 @@ class Store(Protocol):
         """Whether it is certain that this worker does nothing any more. A lapsed lease alone is not certainty."""
         ...
 
+    async def exchange(
+        self, worker: WorkerId, *, asks: Sequence[Ask] = (), back: Sequence[str] = (), now: int
+    ) -> frozenset[str]:
+        """Give permits back, and ask for others: the holders that have theirs now. The others of `asks` are in line,
+        and are looked at again when they are asked for again.
+
+        What a worker holds counts as long as it is not gone.
+        """
+        ...
+
+    async def permits(self) -> tuple[Permit, ...]:
+        """Every permit that is held or waited for, in the order of asking."""
+        ...
+
     # --- streams
 
     def append(self, plan: Plan) -> Awaitable[Receipt]:
@@ -225,7 +303,7 @@ class Store(Protocol):
 
     async def admit(self, delivery: Delivery, *, claim_for: WorkerId | None = None) -> Admission:
         """Put something into a stream's inbox, once, with the bytes it refers to. With `claim_for`, also claim the
-        stream if it is free and idle.
+        stream if it is idle and nobody holds it, dead or alive.
 
         Raises:
             Error: `session_unknown` if the stream does not exist and the delivery opens none;
@@ -279,13 +357,29 @@ class Store(Protocol):
         ...
 
     async def claimable(
-        self, worker: WorkerId, *, limit: int, now: int, tenant: Tenant | None = None
+        self, worker: WorkerId, *, limit: int, now: int, serves: Serves = EVERYTHING
     ) -> tuple[StreamId, ...]:
         """Streams with work that this worker may drive: nobody alive holds them, or it holds them itself, idle.
-        With a tenant, only that tenant's.
 
         Work is an inbox row (for a parked stream: one that is news), a due timer, or a turn left unfinished (`active`)
-        by a worker that is gone. A paused stream has none.
+        by a worker that is gone. A paused stream has none. The highest priority is first; then one stream of every
+        tenant before the second of any; then whoever is ready for longest: since its work came, or since something was
+        last done for it.
+        """
+        ...
+
+    async def claim_ready(
+        self, worker: WorkerId, *, limit: int, now: int, serves: Serves = EVERYTHING
+    ) -> tuple[Ready, ...]:
+        """What `claimable` tells, and those that nobody holds are claimed with it. Who does the same at that moment
+        gets others."""
+        ...
+
+    async def place(self, stream: StreamId, queue: str | None, priority: int | None) -> None:
+        """Give a stream a queue and a priority of its own; None: those of its agent.
+
+        Raises:
+            Error: `session_unknown`.
         """
         ...
 

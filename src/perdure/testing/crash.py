@@ -172,9 +172,10 @@ _ALL_BUT_THE_HOT = _AllBut("append", "admit", "claim")
 QUIET = frozenset(
     {"open", "close", "register", "renew", "retire", "workers", "is_dead"}
     | {"claimable", "next_due", "load", "inbox", "read", "find", "stream", "streams", "peek", "blob"}
-    | {"version", "check"}
+    | {"version", "check", "permits", "claim_ready", "exchange"}
 )
-"""What is no crash point: reads, and what a worker writes about itself. Whatever else a store can do is one."""
+"""What is no crash point: reads, what a worker writes about itself, and what it takes up when it happens to look (who
+dies with a stream that it has only claimed dies at the claims that are one). Whatever else a store can do is one."""
 
 
 def gated(store: Store, gate: Gate, *, quiet: Container[str] = QUIET) -> Store:

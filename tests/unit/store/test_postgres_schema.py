@@ -15,6 +15,7 @@ from perdure.store.postgres import PostgresStore
 from perdure.store.postgres.address import parse
 from perdure.store.postgres.driver import Cells, Connection, dial
 from perdure.store.postgres.schema import SCHEMA_VERSION, migrations, queries, schema_script
+from perdure.store.protocol import Serves
 from perdure.store.release import Migration, Release
 from tests.postgres import Server
 from tests.unit.store.parties import RealClock, entry, owned, plan
@@ -133,7 +134,7 @@ FROM generate_series(1, {1}) AS i;
 INSERT INTO {0}.timers (stream, name, due_at) SELECT id, 'nap', 10_000_000 + id FROM {0}.streams;
 INSERT INTO {0}.waits (promise, stream) SELECT 'p' || id, id FROM {0}.streams;
 INSERT INTO {0}.inbox (stream, source_key, at, news, data) SELECT id, 'k', 1, true, '{{}}' FROM {0}.streams
-WHERE name IN ('p77', 'p7777');
+WHERE name IN ('p77', 'p777');
 ANALYZE {0}.streams, {0}.timers, {0}.inbox, {0}.waits;
 """
 
@@ -144,8 +145,9 @@ def scans(node: Cells) -> list[Cells]:
     return [node, *below] if "Relation Name" in node else below
 
 
+@pytest.mark.parametrize("query", ["claimable", "claim_ready"])
 async def test_looking_for_work_does_not_read_the_sessions_that_wait(
-    admin: Connection, store: PostgresStore, postgres: Server
+    query: str, admin: Connection, store: PostgresStore, postgres: Server
 ) -> None:
     name = store.address.schema
     pages: list[int] = []
@@ -153,11 +155,13 @@ async def test_looking_for_work_does_not_read_the_sessions_that_wait(
         await postgres.execute(f"TRUNCATE {name}.streams CASCADE")
         await postgres.execute(PARKED.format(name, total))
         due = session_stream(DEFAULT_TENANT, SessionId("p77"))
-        found = await store.claimable(ANN, limit=50, now=10, tenant=DEFAULT_TENANT)
+        found = await store.claimable(ANN, limit=50, now=10, serves=Serves(tenant=DEFAULT_TENANT))
         assert due in found
-        explain = "EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) EXECUTE look(10, 1, 'ann', '{}', 'default', 50)"
+        serves = "'{a,b}', '{default,bulk}', '{0,1}', '{default}', '{}', NULL, '{}', '{x,y}'"
+        values = f"10, 1, 'ann', '{{}}', 'default', {serves}, 50"
+        explain = f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) EXECUTE look({values})"
         await admin.execute("SET plan_cache_mode = force_generic_plan")
-        await admin.execute(f"PREPARE look AS {queries(name)['claimable']}")
+        await admin.execute(f"PREPARE look AS {queries(name)[query]}")
         ((text,),) = await admin.fetch(explain)
         await admin.execute("DEALLOCATE look")
         tree = json.loads(text)[0]["Plan"]

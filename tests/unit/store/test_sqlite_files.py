@@ -245,8 +245,22 @@ def test_every_named_query_is_valid_for_the_schema() -> None:
     with closing(sqlite3.connect(":memory:")) as connection:
         connection.executescript(schema())
         for name, sql in QUERIES.items():
-            values = dict.fromkeys(["stream", "tenant", "kind", "name", "agent", "format", "now", "worker", "limit"], 1)
-            holes = values | {"alive": "[]"} if ":" in sql else (1,) * sql.count("?")
+            names = [
+                "stream",
+                "tenant",
+                "kind",
+                "name",
+                "agent",
+                "format",
+                "now",
+                "worker",
+                "limit",
+                "queue",
+                "priority",
+            ]
+            values = dict.fromkeys(names, 1)
+            lists = dict.fromkeys(["alive", "besides", "queues", "recent", "without", "only"], "[]") | {"agents": "{}"}
+            holes = values | lists if ":" in sql else (1,) * sql.count("?")
             connection.execute(f"EXPLAIN {sql}", holes)
             assert name == name.lower()
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Exit, Option
@@ -20,11 +20,13 @@ class _Order:
     db: str
     drain_s: float | None
     health_port: int | None
+    queues: list[str]
+    concurrency: int | None
     json: bool
     quiet: bool
 
 
-def worker(
+def worker(  # noqa: PLR0913 - one parameter an option
     target: Annotated[str, Argument(metavar="TARGET", help="module:attribute, e.g. agent:app.", show_default=False)],
     drain: Annotated[
         float | None,
@@ -33,6 +35,14 @@ def worker(
     health_port: Annotated[
         int | None,
         Option(metavar="PORT", min=0, max=65535, help="Answer /live and /ready on 127.0.0.1.", show_default=False),
+    ] = None,
+    queue: Annotated[
+        list[str] | None,
+        Option(metavar="NAME", help="Serve only this queue; may be repeated.", show_default=False),
+    ] = None,
+    concurrency: Annotated[
+        int | None,
+        Option(metavar="N", min=1, help="How many sessions to drive at once.", show_default=False),
     ] = None,
     db: Db = "",
     json: Json = False,
@@ -45,7 +55,7 @@ def worker(
     """
     from perdure.cli.places import run
 
-    order = _Order(target, db, drain, health_port, json, quiet)
+    order = _Order(target, db, drain, health_port, queue or [], concurrency, json, quiet)
     raise Exit(run(lambda: _work(order)))
 
 
@@ -56,7 +66,12 @@ async def _work(order: _Order) -> int:
     from perdure.cli.targets import runtime_for
 
     found = runtime_for(order.target, store=url_of(order.db), model=None, worker=True)
-    runtime = found.like(store=found.store, agents=found.agents.values(), worker=True)  # even if it was to have none
+    work = replace(
+        found.work,
+        queues=order.queues or found.work.served,
+        concurrency=order.concurrency or found.work.concurrency,
+    )
+    runtime = found.like(store=found.store, agents=found.agents.values(), worker=work)  # even if it was to have none
     _check(runtime, order)
     signals = Signals()
     async with runtime as rt, health(rt, order.health_port) as port:
@@ -119,11 +134,14 @@ def _tell_start(rt: Runtime, port: int | None, order: _Order) -> None:
             version=VERSION,
             store=where,
             agents=agents,
+            queues=None if rt.work.served is None else list(rt.work.served),
+            concurrency=rt.work.concurrency,
             **fields,
         )
     elif not order.quiet:
         probes = "" if port is None else f"; health on http://127.0.0.1:{port}"
-        note(f"worker {rt.worker_id} is ready: {', '.join(agents)} on {where}{probes}")
+        queues = "" if rt.work.served is None else f", queue {', '.join(rt.work.served)}"
+        note(f"worker {rt.worker_id} is ready: {', '.join(agents)}{queues} on {where}{probes}")
 
 
 def _tell_end(rt: Runtime, order: _Order, *, in_order: bool) -> int:

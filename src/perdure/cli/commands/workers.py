@@ -62,16 +62,19 @@ def _emit(found: Sequence[WorkerInfo]) -> None:
             version=worker.version,
             started_at=utc(worker.started_at),
             lease_left_ms=worker.lease_left_ms,
+            seen_ms_ago=worker.seen_ms_ago,
             sessions=worker.held,
             unfinished=worker.active,
+            concurrency=worker.concurrency,
+            queues=None if worker.queues is None else list(worker.queues),
         )
 
 
 def _print(found: Sequence[WorkerInfo], now: int) -> None:
-    from perdure.cli.screen import Cell, Column, ago, table
+    from perdure.cli.screen import Cell, Column, ago, table, took
 
-    titles = ("ID", "STATUS", "PID", "HOST", "VERSION", "STARTED", "LEASE", "SESSIONS", "UNFINISHED")
-    right, short = {"PID", "SESSIONS", "UNFINISHED"}, {"SESSIONS": "HELD", "UNFINISHED": "OPEN", "VERSION": "VER"}
+    titles = ("ID", "STATUS", "PID", "HOST", "VERSION", "STARTED", "SEEN", "LEASE", "QUEUES", "HELD", "LOAD")
+    right, short = {"PID", "HELD", "LOAD"}, {"VERSION": "VER"}
     rows = [
         (
             worker.id,
@@ -80,13 +83,15 @@ def _print(found: Sequence[WorkerInfo], now: int) -> None:
             worker.host or "-",
             worker.version,
             ago(worker.started_at, now),
+            f"{took(worker.seen_ms_ago)} ago",
             _lease(worker),
+            "all" if worker.queues is None else ", ".join(worker.queues),
             str(worker.held),
-            str(worker.active),
+            f"{worker.active}/{worker.concurrency}",
         )
         for worker in found
     ]
-    table([Column(title, short.get(title, ""), title in right, title == "HOST") for title in titles], rows)
+    table([Column(title, short.get(title, ""), title in right, title in ("HOST", "QUEUES")) for title in titles], rows)
 
 
 def _lease(worker: WorkerInfo) -> str:

@@ -52,6 +52,8 @@ class Stream:
     title: str = ""
     tags: tuple[str, ...] = ()
     paused: Pause | None = None
+    queue: str | None = None
+    priority: int | None = None
 
     @property
     def last_seq(self) -> Seq:
@@ -121,6 +123,9 @@ class Worker:
     lease_until: int
     host: str = ""
     dead: bool = False
+    lease_ms: int = 0
+    concurrency: int = 0
+    queues: tuple[str, ...] | None = None
 
 
 @dataclass(slots=True)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from msgspec import structs
 
@@ -57,7 +59,9 @@ from perdure.inbox.admit import (
 )
 from perdure.inbox.items import Wake
 from perdure.store.memory.state import UNFENCED, Counted, Stream, Worker
+from perdure.store.permits import Ask, Permit, allot
 from perdure.store.protocol import (
+    EVERYTHING,
     START,
     Accepted,
     AlreadyResolved,
@@ -69,7 +73,10 @@ from perdure.store.protocol import (
     InboxRow,
     Intervened,
     Loaded,
+    Place,
+    Ready,
     Resolved,
+    Serves,
     StreamInfo,
     Unknown,
     WorkerInfo,
@@ -93,6 +100,7 @@ class MemoryStore:
         self._promises: dict[PromiseId, PromiseState] = {}
         self._blobs: dict[BlobHash, Counted] = {}
         self._secrets: dict[str, bytes] = {}
+        self._permits: list[Permit] = []
         self._inbox_ids = itertools.count(1)
 
     async def open(self) -> None:
@@ -103,9 +111,21 @@ class MemoryStore:
 
     # --- workers and leases
 
-    async def register(self, worker: WorkerId, *, pid: int, version: str, now: int, host: str = "") -> None:
+    async def register(
+        self,
+        worker: WorkerId,
+        *,
+        pid: int,
+        version: str,
+        now: int,
+        host: str = "",
+        concurrency: int = 0,
+        queues: tuple[str, ...] | None = None,
+    ) -> None:
         """Make a worker known and alive."""
-        self._workers[worker] = Worker(worker, pid, version, now, self._lease_end(), host)
+        self._workers[worker] = Worker(
+            worker, pid, version, now, self._lease_end(), host, False, self._lease_ms, concurrency, queues
+        )  # fmt: skip
         self._committed()
 
     async def renew(self, worker: WorkerId) -> None:
@@ -123,6 +143,7 @@ class MemoryStore:
             self._workers[worker].lease_until = 0
         else:
             self._workers.pop(worker, None)
+            self._permits = [permit for permit in self._permits if permit.worker != worker]
         for stream in self._streams.values():
             if stream.owner == worker:
                 stream.owner = None
@@ -145,12 +166,35 @@ class MemoryStore:
             worker.lease_until - self._clock.monotonic_ms(),
             len(held),
             sum(stream.active for stream in held),
+            worker.lease_ms,
+            worker.concurrency,
+            worker.queues,
         )
 
     async def is_dead(self, worker: WorkerId) -> bool:
         """Whether this worker was killed or has retired; a lapsed lease alone is not certainty."""
         known = self._workers.get(worker)
         return known is None or known.dead
+
+    async def exchange(
+        self, worker: WorkerId, *, asks: Sequence[Ask] = (), back: Sequence[str] = (), now: int
+    ) -> frozenset[str]:
+        """Give permits back, and ask for others."""
+        self._permits = [row for row in self._permits if row.worker != worker or row.holder not in back]
+        granted, changed = allot(await self.permits(), asks)
+        for row in changed:
+            mine = replace(row, worker=worker, at=now)
+            known = [at for at, old in enumerate(self._permits) if (old.name, old.holder) == (row.name, row.holder)]
+            if known:
+                self._permits[known[0]] = replace(mine, at=self._permits[known[0]].at)
+            else:
+                self._permits.append(mine)
+        self._committed()
+        return granted
+
+    async def permits(self) -> tuple[Permit, ...]:
+        """Every permit that is held or waited for, in the order of asking."""
+        return tuple(replace(permit, alive=not self._gone(permit.worker)) for permit in self._permits)
 
     def kill(self, worker: WorkerId) -> None:
         """For tests: the worker's process ends without a word, and everybody can tell."""
@@ -315,14 +359,8 @@ class MemoryStore:
             return admission
         self._committed()
         stream = self._streams[delivery.stream]
-        if (
-            claim_for is None
-            or stream.active
-            or stream.parked
-            or stream.paused
-            or not self._gone(stream.owner)
-            or stream.format > FORMAT
-        ):
+        idle = stream.owner is None and not (stream.active or stream.parked or stream.paused)
+        if claim_for is None or not idle or stream.format > FORMAT:
             return admission
         return Admitted(admission.inbox_id, self._take(stream, claim_for).fence)
 
@@ -343,6 +381,7 @@ class MemoryStore:
     def _open_stream(self, new: Delivery) -> Stream:
         now = self._clock.wall_ms()
         stream = Stream(new.stream, new.agent or "", now, now, fence=self._graves.get(new.stream, UNFENCED))
+        stream.queue, stream.priority = new.queue, new.priority
         stream.write(Entry.of(SessionOpened(agent=stream.agent), at=new.at))
         self._streams[new.stream] = stream
         return stream
@@ -495,19 +534,53 @@ class MemoryStore:
         return Claim(stream.id, stream.fence, stream.last_seq, previous, stream.parked, takeovers)
 
     async def claimable(
-        self, worker: WorkerId, *, limit: int, now: int, tenant: Tenant | None = None
+        self, worker: WorkerId, *, limit: int, now: int, serves: Serves = EVERYTHING
     ) -> tuple[StreamId, ...]:
-        """Streams with work that this worker may drive, the longest waiting first."""
-        streams = (s for s in self._streams.values() if tenant is None or stream_names(s.id)[0] == tenant)
-        found = [s for s in streams if self._has_work(s, now) and self._may_drive(s, worker)]
-        return tuple(s.id for s in found[:limit])
+        """Streams with work that this worker may drive, in order."""
+        return tuple(stream.id for stream, _ in self._ready(worker, now, serves)[:limit])
 
-    def _has_work(self, stream: Stream, now: int) -> bool:
+    async def claim_ready(
+        self, worker: WorkerId, *, limit: int, now: int, serves: Serves = EVERYTHING
+    ) -> tuple[Ready, ...]:
+        """What `claimable` tells, and those that nobody holds are claimed with it."""
+        self._committed()
+        return tuple(
+            Ready(stream.id, place.queue, self._take(stream, worker) if stream.owner is None else None)
+            for stream, place in self._ready(worker, now, serves)[:limit]
+        )
+
+    def _ready(self, worker: WorkerId, now: int, serves: Serves) -> list[tuple[Stream, Place]]:
+        """What a worker may drive, in the order in which it should."""
+        ready: list[tuple[Stream, Place, int]] = []
+        for stream in self._streams.values():
+            since, place = self._work_since(stream, now), _place(stream, serves)
+            if since is not None and place is not None and self._may_drive(stream, worker):
+                ready.append((stream, place, max(since, stream.updated_at)))
+        ready.sort(key=lambda found: found[2])
+        rounds: Counter[tuple[int, str]] = Counter()
+        order: list[tuple[tuple[int, int, int], Stream, Place]] = []
+        for stream, place, _ in ready:
+            tenant = Tenant(stream.names[0])
+            rounds[place.priority, tenant] += 1
+            lately = serves.recent.index(tenant) if tenant in serves.recent else -1
+            order.append(((-place.priority, rounds[place.priority, tenant], lately), stream, place))
+        order.sort(key=lambda found: found[0])
+        return [(stream, place) for _, stream, place in order]
+
+    def _work_since(self, stream: Stream, now: int) -> int | None:
+        """Since when there has been something to do; None: there is nothing."""
         if stream.paused is not None:
-            return False
-        due = any(due_at <= now for due_at in stream.timers.values())
-        waiting = any(id in stream.news or not stream.parked for id in stream.inbox)
-        return waiting or due or stream.active
+            return None
+        due = [due_at for due_at in stream.timers.values() if due_at <= now]
+        waiting = [row.at for id, row in stream.inbox.items() if id in stream.news or not stream.parked]
+        left = [stream.updated_at] if stream.active else []
+        return min([*due, *waiting, *left], default=None)
+
+    async def place(self, stream: StreamId, queue: str | None, priority: int | None) -> None:
+        """Give a stream a queue and a priority of its own."""
+        found = self._existing(stream)
+        found.queue, found.priority = queue, priority
+        self._committed()
 
     def _may_drive(self, stream: Stream, worker: WorkerId) -> bool:
         free = self._gone(stream.owner) if stream.owner != worker else not stream.active
@@ -586,6 +659,8 @@ class MemoryStore:
             title=s.title,
             tags=s.tags,
             paused=s.paused,
+            queue=s.queue,
+            priority=s.priority,
         )
 
     # --- removal
@@ -693,6 +768,17 @@ def _note(stream: Stream, entry: Entry) -> Annotated:
     if entry.key is not None and entry.key in stream.keys:
         return Annotated(stream.keys[entry.key], new=False)
     return Annotated(stream.write(entry), new=True)
+
+
+def _place(stream: Stream, serves: Serves) -> Place | None:
+    """Where a stream stands; None if it is none of those that are served."""
+    of_agent = Place() if serves.agents is None else serves.agents.get(stream.agent)
+    if of_agent is None or stream.id in serves.besides or serves.tenant not in (None, stream.names[0]):
+        return None
+    queue = of_agent.queue if stream.queue is None else stream.queue
+    priority = of_agent.priority if stream.priority is None else stream.priority
+    served = (serves.queues is None or queue in serves.queues) and queue not in serves.without
+    return Place(queue, priority) if served and (serves.only is None or stream.id in serves.only) else None
 
 
 def _relabel(stream: Stream, label: Label) -> None:

@@ -130,6 +130,8 @@ def _openings(asked: Sequence[Asked], now: int) -> list[object]:
         [entry.at for entry in opened],
         [entry.kind for entry in opened],
         [entry.data for entry in opened],
+        [a.delivery.queue for a in asked],
+        [a.delivery.priority for a in asked],
     ]
 
 
@@ -154,7 +156,7 @@ async def _target(on: Session, new: Delivery, now: int) -> int:
     if not opens(target[1] if target else None, new):
         return target[0]
     opened = Entry.of(SessionOpened(agent=new.agent or ""), at=new.at)
-    stream = await _begin_stream(on, new.stream, new.agent or "", (opened,), now)
+    stream = await _begin_stream(on, new.stream, new.agent or "", (opened,), now, (new.queue, new.priority))
     if stream is not None:
         return stream
     target = await on.one("stream_target", new.stream)  # somebody else was faster
@@ -162,10 +164,17 @@ async def _target(on: Session, new: Delivery, now: int) -> int:
     return target[0]
 
 
-async def _begin_stream(on: Session, name: StreamId, agent: str, entries: Sequence[Entry], now: int) -> int | None:
+async def _begin_stream(
+    on: Session,
+    name: StreamId,
+    agent: str,
+    entries: Sequence[Entry],
+    now: int,
+    place: tuple[str | None, int | None] = (None, None),
+) -> int | None:
     """A new stream with these records; None if there is one of that name."""
     format = max([FORMAT, *(entry.version for entry in entries)])
-    opened = await on.one("stream_open", name, *stream_names(name), agent, format, now, len(entries))
+    opened = await on.one("stream_open", name, *stream_names(name), agent, format, now, len(entries), *place)
     if opened is None:
         return None
     await check_keys(on, name, opened[0], entries)

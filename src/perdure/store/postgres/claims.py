@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 from perdure.errors import Code, Error
 from perdure.ids import Fence, StreamId, WorkerId
+from perdure.store.permits import Ask, Permit, allot
 from perdure.store.postgres.leases import Leases, WorkerRow
 from perdure.store.postgres.tx import Session
-from perdure.store.protocol import Claim, Held
+from perdure.store.protocol import Claim, Held, Ready, Serves
 
 
 async def find_worker(on: Session, worker: WorkerId) -> WorkerRow | None:
@@ -28,7 +32,8 @@ async def loads(on: Session) -> dict[WorkerId, tuple[int, int]]:
 async def register(on: Session, leases: Leases, row: WorkerRow) -> None:
     """Make a worker known, and forget the dead that left nothing behind."""
     until = leases.end()
-    values = (row.id, row.pid, row.version, row.started_at, leases.lease_ms, row.boot, row.lock, row.host)
+    known = (row.id, row.pid, row.version, row.started_at, leases.lease_ms, row.boot, row.lock, row.host)
+    values = (*known, row.concurrency, row.queues)
     async with on.transaction():
         await on.all("worker_put", *values)
         dead = [other.id for other in await list_workers(on) if other.id != row.id and leases.is_dead(other)]
@@ -89,16 +94,67 @@ async def claim(on: Session, leases: Leases, name: StreamId, worker: WorkerId) -
     return Claim(name, Fence(fence + 1), last_seq, owner, parked, takeovers)
 
 
-async def claim_idle(on: Session, leases: Leases, name: StreamId, worker: WorkerId) -> Fence | None:
-    """Take a stream on which nothing runs and which nobody alive holds, not even this worker."""
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """Who looks for work, when, which, and how much of it."""
+
+    worker: WorkerId
+    limit: int
+    now: int
+    serves: Serves
+
+
+async def claimable(on: Session, leases: Leases, asked: Asked) -> tuple[StreamId, ...]:
+    """Streams with work that nobody alive holds, or that this worker holds and does not drive."""
+    found = await on.all("claimable", *await _values(on, leases, asked))
+    return tuple(stream for (stream,) in found)
+
+
+async def claim_ready(on: Session, leases: Leases, asked: Asked) -> tuple[Ready, ...]:
+    """Look for work and take what nobody holds, in one statement."""
+    found = await on.all("claim_ready", *await _values(on, leases, asked))
+    on.counters.commits += 1
+    return tuple(
+        Ready(stream, queue, None if fence is None else Claim(stream, fence, last_seq, None, parked))
+        for stream, queue, fence, last_seq, parked in found
+    )
+
+
+async def _values(on: Session, leases: Leases, asked: Asked) -> tuple[object, ...]:
+    serves = asked.serves
+    alive = [row.id for row in await list_workers(on) if row.id != asked.worker and not leases.is_gone(row)]
+    agents = None if serves.agents is None else list(serves.agents)
+    places = list((serves.agents or {}).values())
+    queues, priorities = [place.queue for place in places], [place.priority for place in places]
+    served = None if serves.queues is None else list(serves.queues)
+    only = None if serves.only is None else list(serves.only)
+    return (
+        *(asked.now, leases.format, asked.worker, alive, serves.tenant),
+        *(agents, queues, priorities, served, list(serves.besides), only, list(serves.without), list(serves.recent)),
+        asked.limit,
+    )
+
+
+async def permits(on: Session, leases: Leases, names: Sequence[str] | None = None) -> tuple[Permit, ...]:
+    """Permits in the order of asking: all, or those of some names."""
+    rows = await on.all("permits_read", names)
+    gone = {row.id for row in await list_workers(on) if leases.is_gone(row)} if rows else set[WorkerId]()
+    return tuple(Permit(name, by, worker, at, ok, worker not in gone) for name, by, worker, at, ok in rows)
+
+
+async def exchange(
+    on: Session, leases: Leases, worker: WorkerId, asks: Sequence[Ask], back: Sequence[str], now: int
+) -> frozenset[str]:
+    """Give permits back, and ask for others. Who counts holds the names still meanwhile."""
+    names = sorted({name for ask in asks for name, _ in ask.limits})
     async with on.transaction():
-        found = await on.one("stream_ownership", name)
-        if found is None:
-            return None
-        stream, owner, fence, _last_seq, format, active, parked, paused_at = found
-        if active or parked or paused_at is not None or format > leases.format:
-            return None
-        if owner is not None and not leases.is_gone(await find_worker(on, owner)):
-            return None
-        await on.all("stream_claim", stream, worker)
-    return Fence(fence + 1)
+        if back:
+            await on.all("permits_end", worker, list(back))
+        if not names:
+            return frozenset()
+        await on.all("permits_lock", names)
+        granted, changed = allot(await permits(on, leases, names), asks)
+        if changed:
+            columns = [[row.name for row in changed], [row.holder for row in changed], [row.granted for row in changed]]
+            await on.all("permits_put", worker, now, *columns)
+    return granted

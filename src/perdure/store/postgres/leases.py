@@ -6,7 +6,7 @@ that renewed them was sent, on its monotonic clock, so it is never believed long
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from perdure.clock import Clock
@@ -31,6 +31,9 @@ class WorkerRow:
     lock: str
     host: str
     lease_left: int
+    lease_ms: int = 0
+    concurrency: int = 0
+    queues: Sequence[str] | None = None
 
     @property
     def lapsed(self) -> bool:
@@ -122,5 +125,6 @@ class Leases:
         """A worker as others see it; `load` is how many streams it holds, and how many of them have a turn open."""
         alive = not self.is_gone(row)
         return WorkerInfo(
-            row.id, row.pid, row.version, row.started_at, row.lease_until, alive, row.host, row.lease_left, *load
+            row.id, row.pid, row.version, row.started_at, row.lease_until, alive, row.host, row.lease_left, *load,
+            row.lease_ms, row.concurrency, None if row.queues is None else tuple(row.queues)
         )  # fmt: skip

@@ -103,13 +103,13 @@ WITH new AS (
         AS d (i, stream, source_key, content, turn, input, at, news, data, agent, claimer)
 ), opened AS (
     INSERT INTO perdure.streams (stream, tenant, kind, name, agent, format, last_seq, fence, n, owner, active, parked,
-        created_at, updated_at)
+        created_at, updated_at, queue, priority)
     SELECT o.stream, o.tenant, o.kind, o.name, o.agent, $17::int, 1,
         coalesce((SELECT g.fence FROM perdure.graves AS g WHERE g.stream = o.stream), 0)
             + CASE WHEN o.claimer IS NULL THEN 0 ELSE 1 END,
-        0, o.claimer, false, false, $18, $18
-    FROM unnest($12::text[], $13::text[], $14::text[], $15::text[], $16::text[], $19::text[])
-        AS o (stream, tenant, kind, name, agent, claimer)
+        0, o.claimer, false, false, $18, $18, o.queue, o.priority
+    FROM unnest($12::text[], $13::text[], $14::text[], $15::text[], $16::text[], $19::text[], $23::text[], $24::int[])
+        AS o (stream, tenant, kind, name, agent, claimer, queue, priority)
     WHERE NOT EXISTS (SELECT 1 FROM perdure.streams AS s WHERE s.stream = o.stream)
     ON CONFLICT (stream) DO NOTHING RETURNING id, stream, agent, owner, fence
 ), begun AS (
@@ -258,10 +258,13 @@ SELECT id, agent FROM perdure.streams WHERE stream = $1
 
 -- name: stream_open
 INSERT INTO perdure.streams (stream, tenant, kind, name, agent, format, last_seq, fence, n, owner, active, parked,
-    created_at, updated_at)
+    created_at, updated_at, queue, priority)
 VALUES ($1, $2, $3, $4, $5, $6, $8, coalesce((SELECT fence FROM perdure.graves WHERE stream = $1), 0), 0, NULL, false,
-    false, $7, $7)
+    false, $7, $7, $9, $10)
 ON CONFLICT (stream) DO NOTHING RETURNING id
+
+-- name: stream_place
+UPDATE perdure.streams SET queue = $2, priority = $3 WHERE stream = $1 RETURNING id
 
 -- name: admission_insert
 INSERT INTO perdure.admissions (stream, source_key, content, turn, input) VALUES ($1, $2, $3, $4, $5)
@@ -303,7 +306,8 @@ RETURNING s.fence, s.last_seq, o.previous, s.parked
 
 -- name: stream_holder
 SELECT w.id, w.pid, w.version, w.started_at, w.lease_until, w.boot, w.lock,
-    w.host, w.lease_until - (extract(epoch FROM clock_timestamp()) * 1000)::bigint AS lease_left
+    w.host, w.lease_until - (extract(epoch FROM clock_timestamp()) * 1000)::bigint AS lease_left, w.lease_ms, w.concurrency,
+    w.queues
 FROM perdure.streams AS s JOIN perdure.workers AS w ON w.id = s.owner WHERE s.stream = $1
 
 -- name: stream_ownership
@@ -403,10 +407,12 @@ INSERT INTO perdure.inbox (stream, source_key, at, news, data) SELECT stream, $2
 INSERT INTO perdure.waits (promise, stream) SELECT p, $1 FROM unnest($2::text[]) AS p ON CONFLICT DO NOTHING
 
 -- name: worker_put
-INSERT INTO perdure.workers AS w (id, pid, version, started_at, lease_until, boot, lock, host)
-VALUES ($1, $2, $3, $4, (extract(epoch FROM clock_timestamp()) * 1000)::bigint + $5, $6, $7, $8)
+INSERT INTO perdure.workers AS w (id, pid, version, started_at, lease_until, boot, lock, host, lease_ms, concurrency,
+    queues)
+VALUES ($1, $2, $3, $4, (extract(epoch FROM clock_timestamp()) * 1000)::bigint + $5, $6, $7, $8, $5, $9, $10)
 ON CONFLICT (id) DO UPDATE SET pid = excluded.pid, version = excluded.version, started_at = excluded.started_at,
-    lease_until = excluded.lease_until, boot = excluded.boot, lock = excluded.lock, host = excluded.host
+    lease_until = excluded.lease_until, boot = excluded.boot, lock = excluded.lock, host = excluded.host,
+    lease_ms = excluded.lease_ms, concurrency = excluded.concurrency, queues = excluded.queues
 
 -- name: worker_renew
 UPDATE perdure.workers SET lease_until = (extract(epoch FROM clock_timestamp()) * 1000)::bigint + $2 WHERE id = $1
@@ -414,13 +420,30 @@ RETURNING id
 
 -- name: worker_read
 SELECT id, pid, version, started_at, lease_until, boot, lock,
-    host, lease_until - (extract(epoch FROM clock_timestamp()) * 1000)::bigint AS lease_left
+    host, lease_until - (extract(epoch FROM clock_timestamp()) * 1000)::bigint AS lease_left, lease_ms, concurrency, queues
 FROM perdure.workers WHERE id = $1
 
 -- name: worker_list
 SELECT id, pid, version, started_at, lease_until, boot, lock,
-    host, lease_until - (extract(epoch FROM clock_timestamp()) * 1000)::bigint AS lease_left
+    host, lease_until - (extract(epoch FROM clock_timestamp()) * 1000)::bigint AS lease_left, lease_ms, concurrency, queues
 FROM perdure.workers ORDER BY started_at, id
+
+-- name: permits_lock
+SELECT pg_advisory_xact_lock(h) FROM (
+    SELECT DISTINCT hashtextextended('perdure permit ' || p, 0) AS h FROM unnest($1::text[]) AS p ORDER BY 1
+) AS sorted
+
+-- name: permits_read
+SELECT name, holder, worker, at, granted FROM perdure.permits WHERE $1::text[] IS NULL OR name = ANY ($1) ORDER BY id
+
+-- name: permits_put
+INSERT INTO perdure.permits (name, holder, worker, at, granted)
+SELECT p.name, p.holder, $1, $2, p.granted
+FROM unnest($3::text[], $4::text[], $5::bool[]) WITH ORDINALITY AS p (name, holder, granted, place) ORDER BY p.place
+ON CONFLICT (name, holder) DO UPDATE SET worker = excluded.worker, granted = excluded.granted
+
+-- name: permits_end
+DELETE FROM perdure.permits WHERE worker = $1 AND holder = ANY ($2::text[])
 
 -- name: worker_loads
 SELECT owner, count(*), count(*) FILTER (WHERE active) FROM perdure.streams WHERE owner IS NOT NULL GROUP BY owner
@@ -438,27 +461,56 @@ WHERE w.id = ANY ($1::text[]) AND NOT EXISTS (SELECT 1 FROM perdure.streams AS s
 -- name: worker_lapse
 UPDATE perdure.workers SET lease_until = 0 WHERE id = $1
 
+-- name: ready
+-- Streams with work that a worker may drive, since when, and in which round of their tenant they are served. The lower
+-- bound of timers is for the planner: of a range it expects few rows and takes the index, whatever the moment is.
+SELECT w.*, row_number() OVER (PARTITION BY w.priority, w.tenant ORDER BY w.since, w.id) AS round FROM (
+    SELECT s.id, s.tenant, coalesce(s.priority, a.priority, 0) AS priority,
+        coalesce(s.queue, a.queue, 'default') AS queue, greatest(s.updated_at, min(k.at)) AS since
+    FROM (
+        SELECT i.stream AS id, i.at FROM perdure.inbox AS i JOIN perdure.streams AS p ON p.id = i.stream
+        WHERE i.news OR NOT p.parked
+        UNION ALL SELECT t.stream, t.due_at FROM perdure.timers AS t WHERE t.due_at BETWEEN -9223372036854775807 AND $1
+        UNION ALL SELECT o.id, o.updated_at FROM perdure.streams AS o
+        WHERE o.active AND (o.owner IS NULL OR o.owner <> ALL ($4::text[]))
+    ) AS k JOIN perdure.streams AS s ON s.id = k.id
+    LEFT JOIN unnest($6::text[], $7::text[], $8::int[]) AS a (agent, queue, priority) ON a.agent = s.agent
+    WHERE s.paused_at IS NULL AND s.format <= $2 AND ($5::text IS NULL OR s.tenant = $5) AND ($6::text[] IS NULL OR a.agent IS NOT NULL)
+        AND s.stream <> ALL ($10::text[]) AND ($11::text[] IS NULL OR s.stream = ANY ($11)) AND (
+            s.owner IS NULL OR (s.owner = $3 AND NOT s.active) OR (s.owner <> $3 AND s.owner <> ALL ($4::text[]))
+        )
+    GROUP BY s.id, a.priority, a.queue
+) AS w WHERE ($9::text[] IS NULL OR w.queue = ANY ($9)) AND w.queue <> ALL ($12::text[])
+
 -- name: claimable
--- A stream that somebody is just taking is passed over. The lower bound of timers is for the planner: of a range it
--- expects few rows and takes the index, whatever the moment is.
-SELECT s.stream FROM perdure.streams AS s
-WHERE s.id IN (
-    SELECT i.stream FROM perdure.inbox AS i JOIN perdure.streams AS p ON p.id = i.stream WHERE i.news OR NOT p.parked
-    UNION SELECT t.stream FROM perdure.timers AS t WHERE t.due_at BETWEEN -9223372036854775807 AND $1
-    UNION SELECT a.id FROM perdure.streams AS a WHERE a.active AND (a.owner IS NULL OR a.owner <> ALL ($4::text[]))
-) AND s.paused_at IS NULL AND s.format <= $2 AND ($5::text IS NULL OR s.tenant = $5) AND (
-    s.owner IS NULL OR (s.owner = $3 AND NOT s.active) OR (s.owner <> $3 AND s.owner <> ALL ($4::text[]))
+SELECT s.stream FROM ({ready}) AS r JOIN perdure.streams AS s ON s.id = r.id
+ORDER BY r.priority DESC, r.round, coalesce(array_position($13::text[], r.tenant), 0), r.since, r.id LIMIT $14
+
+-- name: claim_ready
+-- A stream that somebody is just taking is passed over; those that nobody holds are ours at once.
+WITH picked AS (
+    SELECT s.id, s.stream, s.owner, r.queue, r.priority, r.round, r.tenant, r.since
+    FROM ({ready}) AS r JOIN perdure.streams AS s ON s.id = r.id
+    WHERE s.paused_at IS NULL
+        AND (s.owner IS NULL OR (s.owner = $3 AND NOT s.active) OR (s.owner <> $3 AND s.owner <> ALL ($4::text[])))
+    ORDER BY r.priority DESC, r.round, coalesce(array_position($13::text[], r.tenant), 0), r.since, r.id LIMIT $14
+    FOR NO KEY UPDATE OF s SKIP LOCKED
+), taken AS (
+    UPDATE perdure.streams AS s SET owner = $3, fence = s.fence + 1, n = 0 FROM picked AS p
+    WHERE s.id = p.id AND p.owner IS NULL RETURNING s.id, s.fence, s.last_seq, s.parked
 )
-ORDER BY s.id LIMIT $6 FOR NO KEY UPDATE OF s SKIP LOCKED
+SELECT p.stream, p.queue, t.fence, t.last_seq, t.parked FROM picked AS p LEFT JOIN taken AS t ON t.id = p.id
+ORDER BY p.priority DESC, p.round, coalesce(array_position($13::text[], p.tenant), 0), p.since, p.id
 
 -- name: stream_read
 SELECT s.stream, s.tenant, s.kind, s.name, s.agent, s.last_seq, s.fence, s.owner, s.active, s.parked,
     (SELECT count(*) FROM perdure.inbox AS i WHERE i.stream = s.id) AS waiting, s.created_at, s.updated_at,
     (SELECT t.title FROM perdure.titles AS t WHERE t.stream = s.id) AS title,
     ARRAY(SELECT g.tag FROM perdure.tags AS g WHERE g.stream = s.id ORDER BY g.tag) AS tags,
-    s.paused_at, s.paused_by,
+    s.paused_at, s.paused_by, s.queue, s.priority,
     w.id, w.pid, w.version, w.started_at, w.lease_until, w.boot, w.lock,
-    w.host, w.lease_until - (extract(epoch FROM clock_timestamp()) * 1000)::bigint AS lease_left
+    w.host, w.lease_until - (extract(epoch FROM clock_timestamp()) * 1000)::bigint AS lease_left, w.lease_ms, w.concurrency,
+    w.queues
 FROM perdure.streams AS s LEFT JOIN perdure.workers AS w ON w.id = s.owner WHERE s.stream = $1
 
 -- name: stream_list
@@ -466,7 +518,7 @@ SELECT s.stream, s.tenant, s.kind, s.name, s.agent, s.last_seq, s.fence, s.owner
     (SELECT count(*) FROM perdure.inbox AS i WHERE i.stream = s.id) AS waiting, s.created_at, s.updated_at,
     (SELECT t.title FROM perdure.titles AS t WHERE t.stream = s.id) AS title,
     ARRAY(SELECT g.tag FROM perdure.tags AS g WHERE g.stream = s.id ORDER BY g.tag) AS tags,
-    s.paused_at, s.paused_by
+    s.paused_at, s.paused_by, s.queue, s.priority
 FROM perdure.streams AS s
 WHERE s.tenant = $1 AND s.kind = $2 AND (s.updated_at, s.stream) < ($3, $4)
 ORDER BY s.updated_at DESC, s.stream DESC LIMIT $5
@@ -476,7 +528,7 @@ SELECT s.stream, s.tenant, s.kind, s.name, s.agent, s.last_seq, s.fence, s.owner
     (SELECT count(*) FROM perdure.inbox AS i WHERE i.stream = s.id) AS waiting, s.created_at, s.updated_at,
     (SELECT t.title FROM perdure.titles AS t WHERE t.stream = s.id) AS title,
     ARRAY(SELECT g.tag FROM perdure.tags AS g WHERE g.stream = s.id ORDER BY g.tag) AS tags,
-    s.paused_at, s.paused_by
+    s.paused_at, s.paused_by, s.queue, s.priority
 FROM perdure.tags AS wanted JOIN perdure.streams AS s ON s.id = wanted.stream
 WHERE wanted.tenant = $1 AND wanted.tag = $6 AND s.kind = $2 AND (s.updated_at, s.stream) < ($3, $4)
 ORDER BY s.updated_at DESC, s.stream DESC LIMIT $5

@@ -23,24 +23,7 @@ from perdure.vocab.promises import PromiseState
 from perdure.vocab.records import Row
 
 _MAX = sys.maxsize
-_WORKER_CELLS = 9
-
-
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """Who looks for work, when, whose, and how much of it."""
-
-    worker: WorkerId
-    limit: int
-    now: int
-    tenant: Tenant | None
-
-
-async def claimable(on: Session, leases: Leases, asked: Asked) -> tuple[StreamId, ...]:
-    """Streams with work that nobody alive holds, or that this worker holds and does not drive."""
-    alive = [row.id for row in await list_workers(on) if row.id != asked.worker and not leases.is_gone(row)]
-    found = await on.all("claimable", asked.now, leases.format, asked.worker, alive, asked.tenant, asked.limit)
-    return tuple(stream for (stream,) in found)
+_WORKER_CELLS = 12
 
 
 async def next_due(on: Session) -> int | None:
@@ -114,7 +97,7 @@ async def streams(on: Session, leases: Leases, page: Page) -> tuple[StreamInfo, 
 
 def _info(row: Cells, alive: Iterable[WorkerId]) -> StreamInfo:
     stream, tenant, kind, name, agent, last_seq, fence, owner, active, parked, *rest = row
-    waiting, created_at, updated_at, title, tags, paused_at, paused_by = rest
+    waiting, created_at, updated_at, title, tags, paused_at, paused_by, queue, priority = rest
     return StreamInfo(
         stream=stream,
         tenant=tenant,
@@ -133,6 +116,8 @@ def _info(row: Cells, alive: Iterable[WorkerId]) -> StreamInfo:
         title=title or "",
         tags=tuple(tags),
         paused=Pause(paused_by, paused_at) if paused_at is not None else None,
+        queue=queue,
+        priority=priority,
     )
 
 

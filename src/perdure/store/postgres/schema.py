@@ -22,7 +22,8 @@ def _text(name: str) -> str:
 def _named(text: str) -> dict[str, str]:
     """Split `-- name: x` blocks."""
     _, *blocks = text.split("-- name: ")
-    return {name.strip(): _bare(sql) for name, _, sql in (block.partition("\n") for block in blocks)}
+    named = {name.strip(): _bare(sql) for name, _, sql in (block.partition("\n") for block in blocks)}
+    return {name: sql.replace("{ready}", named["ready"]) for name, sql in named.items()}
 
 
 def _bare(sql: str) -> str:

@@ -28,7 +28,9 @@ CREATE TABLE perdure.streams (
     takeovers int NOT NULL DEFAULT 0,
     stuck_seq bigint NOT NULL DEFAULT 0,
     paused_at bigint,
-    paused_by text
+    paused_by text,
+    queue text COLLATE "C",
+    priority int
 ) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.02);
 CREATE INDEX streams_active ON perdure.streams (owner) WHERE active;
 CREATE INDEX streams_owner ON perdure.streams (owner) WHERE owner IS NOT NULL;
@@ -130,8 +132,23 @@ CREATE TABLE perdure.workers (
     lease_until bigint NOT NULL,
     boot text NOT NULL,
     lock text NOT NULL,
-    host text NOT NULL DEFAULT ''
+    host text NOT NULL DEFAULT '',
+    lease_ms bigint NOT NULL DEFAULT 0,
+    concurrency int NOT NULL DEFAULT 0,
+    queues text[]
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.02);
+
+-- What a worker may do at once with others of the fleet, or (not granted) waits for; the lowest id is first.
+CREATE TABLE perdure.permits (
+    id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    name text COLLATE "C" NOT NULL,
+    holder text COLLATE "C" NOT NULL,
+    worker text COLLATE "C" NOT NULL REFERENCES perdure.workers (id) ON DELETE CASCADE,
+    at bigint NOT NULL,
+    granted boolean NOT NULL,
+    UNIQUE (name, holder)
+) WITH (autovacuum_vacuum_scale_factor = 0.02);
+CREATE INDEX permits_worker ON perdure.permits (worker);
 
 -- The fence a deleted stream had: one that takes its name starts above it.
 CREATE TABLE perdure.graves (

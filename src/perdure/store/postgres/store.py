@@ -9,7 +9,6 @@ import weakref
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -19,8 +18,9 @@ from perdure.commit.changes import Intervention, Label, NewStream, Redaction
 from perdure.commit.plan import Blob, Entry, Plan, Receipt, check_budget
 from perdure.errors import Code, Error
 from perdure.ids import BlobHash, PromiseId, Seq, StreamId, Tenant, WorkerId
-from perdure.inbox.admit import Admission, Admitted, Delivery
+from perdure.inbox.admit import Admission, Delivery, stream_unknown
 from perdure.store.locks import WorkerLocks, boot_id
+from perdure.store.permits import Ask, Permit
 from perdure.store.postgres import admissions, appends, claims, reads
 from perdure.store.postgres.address import parse
 from perdure.store.postgres.connections import Connections
@@ -33,6 +33,7 @@ from perdure.store.postgres.news import News
 from perdure.store.postgres.tx import Session
 from perdure.store.postgres.writer import Lane
 from perdure.store.protocol import (
+    EVERYTHING,
     START,
     Annotated,
     Claim,
@@ -42,7 +43,9 @@ from perdure.store.protocol import (
     InboxRow,
     Intervened,
     Loaded,
+    Ready,
     Resolved,
+    Serves,
     StreamInfo,
     WorkerInfo,
 )
@@ -182,7 +185,17 @@ class PostgresStore:
 
     # --- workers and leases
 
-    async def register(self, worker: WorkerId, *, pid: int, version: str, now: int, host: str = "") -> None:
+    async def register(
+        self,
+        worker: WorkerId,
+        *,
+        pid: int,
+        version: str,
+        now: int,
+        host: str = "",
+        concurrency: int = 0,
+        queues: tuple[str, ...] | None = None,
+    ) -> None:
         """Make a worker known and alive, and take its lock if this machine has one to take."""
         self._open()
         locks = self._leases.locks
@@ -190,7 +203,19 @@ class PostgresStore:
         locked = await asyncio.to_thread(_hold, locks, worker)
         self._leases.adopt(worker)
         lock = locks.identity(worker) if locked else ""
-        row = WorkerRow(worker, pid, version, now, 0, self._leases.boot, lock, host, self._leases.lease_ms)
+        row = WorkerRow(
+            id=worker,
+            pid=pid,
+            version=version,
+            started_at=now,
+            lease_until=0,
+            boot=self._leases.boot,
+            lock=lock,
+            host=host,
+            lease_left=self._leases.lease_ms,
+            concurrency=concurrency,
+            queues=queues,
+        )
         await self._write(lambda on: claims.register(on, self._leases, row))
 
     async def renew(self, worker: WorkerId) -> None:
@@ -235,6 +260,16 @@ class PostgresStore:
     async def is_dead(self, worker: WorkerId) -> bool:
         """Whether its row is gone, or its lock on this machine is free. Nothing else is certainty."""
         return self._leases.is_dead(await self._read(lambda on: claims.find_worker(on, worker)))
+
+    async def exchange(
+        self, worker: WorkerId, *, asks: Sequence[Ask] = (), back: Sequence[str] = (), now: int
+    ) -> frozenset[str]:
+        """Give permits back, and ask for others."""
+        return await self._write(lambda on: claims.exchange(on, self._leases, worker, asks, back, now))
+
+    async def permits(self) -> tuple[Permit, ...]:
+        """Every permit that is held or waited for, in the order of asking."""
+        return await self._read(lambda on: claims.permits(on, self._leases))
 
     def abandon(self, worker: WorkerId) -> None:
         """For tests: from now on the worker looks as if its process had been killed."""
@@ -303,14 +338,7 @@ class PostgresStore:
         self._open()
         if claim_for is not None:
             await self._be_alive(claim_for)
-        admission = await self._admits.submit(admissions.Asked(delivery, claim_for))
-        if claim_for is None or not isinstance(admission, Admitted) or admission.fence is not None:
-            return admission
-        stream = await self.stream(delivery.stream)
-        if stream is None or stream.owner == claim_for or stream.owner_alive:
-            return admission
-        fence = await self._write(lambda on: claims.claim_idle(on, self._leases, delivery.stream, claim_for))
-        return replace(admission, fence=fence)
+        return await self._admits.submit(admissions.Asked(delivery, claim_for))
 
     async def _commit_admits(self, queue: deque[admissions.AdmitJob]) -> None:
         jobs = admissions.take(queue)
@@ -399,11 +427,24 @@ class PostgresStore:
         return await self._write(lambda on: claims.claim(on, self._leases, stream, worker))
 
     async def claimable(
-        self, worker: WorkerId, *, limit: int, now: int, tenant: Tenant | None = None
+        self, worker: WorkerId, *, limit: int, now: int, serves: Serves = EVERYTHING
     ) -> tuple[StreamId, ...]:
-        """Streams with work that this worker may drive, except those that somebody is just taking."""
-        asked = reads.Asked(worker, limit, now, tenant)
-        return await self._read(lambda on: reads.claimable(on, self._leases, asked))
+        """Streams with work that this worker may drive, in order."""
+        asked = claims.Asked(worker, limit, now, serves)
+        return await self._read(lambda on: claims.claimable(on, self._leases, asked))
+
+    async def claim_ready(
+        self, worker: WorkerId, *, limit: int, now: int, serves: Serves = EVERYTHING
+    ) -> tuple[Ready, ...]:
+        """What `claimable` tells, except those that somebody is just taking; what nobody holds is claimed with it."""
+        await self._be_alive(worker)
+        asked = claims.Asked(worker, limit, now, serves)
+        return await self._write(lambda on: claims.claim_ready(on, self._leases, asked))
+
+    async def place(self, stream: StreamId, queue: str | None, priority: int | None) -> None:
+        """Give a stream a queue and a priority of its own."""
+        if not await self._write(lambda on: on.all("stream_place", stream, queue, priority)):
+            raise stream_unknown(stream)
 
     async def next_due(self) -> int | None:
         """The earliest timer of all streams."""

@@ -65,12 +65,19 @@ def deliver(tx: Tx, new: Delivery) -> Admission:
 
 def _open_stream(tx: Tx, new: Delivery) -> int:
     opened = Entry.of(SessionOpened(agent=new.agent or ""), at=new.at)
-    return _begin_stream(tx, new.stream, new.agent or "", (opened,))
+    return _begin_stream(tx, new.stream, new.agent or "", (opened,), (new.queue, new.priority))
 
 
-def _begin_stream(tx: Tx, name: StreamId, agent: str, entries: tuple[Entry, ...]) -> int:
+def _begin_stream(
+    tx: Tx,
+    name: StreamId,
+    agent: str,
+    entries: tuple[Entry, ...],
+    place: tuple[str | None, int | None] = (None, None),
+) -> int:
     tenant, kind, short = stream_names(name)
     values = {"stream": name, "tenant": tenant, "kind": kind, "name": short, "agent": agent}
+    values |= {"queue": place[0], "priority": place[1]}
     now = tx.clock.wall_ms()
     format = max([FORMAT, *(entry.version for entry in entries)])
     stream = tx.run("stream_open", values | {"format": format, "now": now}).lastrowid

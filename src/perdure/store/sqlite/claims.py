@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
+from dataclasses import astuple, dataclass
+
 from perdure.errors import Code, Error
 from perdure.ids import Fence, StreamId, WorkerId
-from perdure.store.protocol import Claim, Held
-from perdure.store.sqlite.leases import WorkerRow
+from perdure.store.permits import Ask, Permit, allot
+from perdure.store.protocol import Claim, Held, Ready, Serves
+from perdure.store.sqlite.leases import Leases, WorkerRow
 from perdure.store.sqlite.tx import Statements, Tx
 
 
@@ -27,9 +32,7 @@ def loads(tx: Statements) -> dict[WorkerId, tuple[int, int]]:
 
 def register(tx: Tx, row: WorkerRow) -> None:
     """Make a worker known, and forget the dead that left nothing behind."""
-    tx.run(
-        "worker_put", (row.id, row.pid, row.version, row.started_at, row.lease_until, row.boot, row.locked, row.host)
-    )  # fmt: skip
+    tx.run("worker_put", astuple(row))
     for other in list_workers(tx):
         if other.id != row.id and tx.leases.is_dead(other) and tx.one("worker_owns", (other.id,)) is None:
             tx.run("worker_remove", (other.id,))
@@ -83,15 +86,71 @@ def claim(tx: Tx, name: StreamId, worker: WorkerId) -> Claim | Held | None:
     return Claim(name, Fence(fence + 1), last_seq, owner, bool(parked), takeovers)
 
 
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """Who looks for work, when, which, and how much of it."""
+
+    worker: WorkerId
+    limit: int
+    now: int
+    serves: Serves
+
+
+def claimable(on: Statements, leases: Leases, asked: Asked) -> list[tuple[int, StreamId, WorkerId | None, str]]:
+    """Streams with work that nobody alive holds, or that this worker holds and does not drive: id, name, who holds
+    it, and its queue."""
+    serves = asked.serves
+    alive = [row.id for row in list_workers(on) if row.id != asked.worker and not leases.is_gone(row)]
+    places = None if serves.agents is None else {name: [p.queue, p.priority] for name, p in serves.agents.items()}
+    values = {
+        "now": asked.now,
+        "format": leases.format,
+        "worker": asked.worker,
+        "alive": json.dumps(alive),
+        "limit": asked.limit,
+        "tenant": serves.tenant,
+        "agents": None if places is None else json.dumps(places),
+        "queues": None if serves.queues is None else json.dumps(serves.queues),
+        "without": json.dumps(serves.without),
+        "besides": json.dumps(serves.besides),
+        "only": None if serves.only is None else json.dumps(serves.only),
+        "recent": json.dumps(serves.recent),
+    }
+    return on.all("claimable", values)
+
+
+def claim_ready(tx: Tx, asked: Asked) -> tuple[Ready, ...]:
+    """Look for work and take what nobody holds."""
+    found: list[Ready] = []
+    for _, name, owner, queue in claimable(tx, tx.leases, asked):
+        claimed = claim(tx, name, asked.worker) if owner is None else None
+        found.append(Ready(name, queue, claimed if isinstance(claimed, Claim) else None))
+    return tuple(found)
+
+
 def claim_idle(tx: Tx, name: StreamId, worker: WorkerId) -> Fence | None:
-    """Take a stream on which nothing runs and which nobody alive holds, not even this worker."""
+    """Take a stream on which nothing runs and which nobody holds. One whose holder is gone is left to `claim`, which
+    counts that."""
     stream, owner, fence, _last_seq, format, active, parked, paused_at = tx.one("stream_ownership", (name,))
-    if active or parked or paused_at is not None or format > tx.leases.format:
-        return None
-    if owner is not None and not tx.leases.is_gone(find_worker(tx, owner)):
+    if owner is not None or active or parked or paused_at is not None or format > tx.leases.format:
         return None
     _take(tx, stream, worker)
     return Fence(fence + 1)
+
+
+def permits(on: Statements, leases: Leases) -> tuple[Permit, ...]:
+    """Every permit, in the order of asking."""
+    gone = {row.id for row in list_workers(on) if leases.is_gone(row)}
+    rows = on.all("permit_read")
+    return tuple(Permit(name, by, worker, at, bool(ok), worker not in gone) for name, by, worker, at, ok in rows)
+
+
+def exchange(tx: Tx, worker: WorkerId, asks: Sequence[Ask], back: Sequence[str], now: int) -> frozenset[str]:
+    """Give permits back, and ask for others."""
+    tx.many("permit_end", [(worker, holder) for holder in back])
+    granted, changed = allot(permits(tx, tx.leases), asks)
+    tx.many("permit_put", [(row.name, row.holder, worker, now, row.granted) for row in changed])
+    return granted
 
 
 def _taken_over(tx: Tx, stream: int) -> int:

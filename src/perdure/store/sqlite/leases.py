@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 
 from perdure.clock import Clock
@@ -25,6 +26,9 @@ class WorkerRow:
     boot: str
     locked: int
     host: str
+    lease_ms: int = 0
+    concurrency: int = 0
+    queues: str | None = None
 
 
 class Leases:
@@ -35,13 +39,13 @@ class Leases:
         self.boot = boot
         self.locks = locks
         self._clock = clock
-        self._lease_ms = lease_ms
+        self.lease_ms = lease_ms
         self._until: dict[WorkerId, int] = {}
         self._abandoned: set[WorkerId] = set()
 
     def end(self) -> int:
         """When a lease that is written now lapses."""
-        return self._clock.monotonic_ms() + self._lease_ms
+        return self._clock.monotonic_ms() + self.lease_ms
 
     def remember(self, worker: WorkerId, until: int) -> None:
         """A lease became durable."""
@@ -96,4 +100,8 @@ class Leases:
         """A worker as others see it; `load` is how many streams it holds, and how many of them have a turn open."""
         alive = not self.is_gone(row)
         left = row.lease_until - self._clock.monotonic_ms() if row.boot == self.boot else 0
-        return WorkerInfo(row.id, row.pid, row.version, row.started_at, row.lease_until, alive, row.host, left, *load)
+        queues = None if row.queues is None else tuple(json.loads(row.queues))
+        return WorkerInfo(
+            row.id, row.pid, row.version, row.started_at, row.lease_until, alive, row.host, left, *load, row.lease_ms,
+            row.concurrency, queues
+        )  # fmt: skip

@@ -86,9 +86,12 @@ DELETE FROM snapshots WHERE stream = (SELECT id FROM streams WHERE stream = ?)
 
 -- name: stream_open
 INSERT INTO streams (stream, tenant, kind, name, agent, format, last_seq, fence, n, owner, active, parked, created_at,
-    updated_at)
+    updated_at, queue, priority)
 VALUES (:stream, :tenant, :kind, :name, :agent, :format, 0,
-        coalesce((SELECT fence FROM graves WHERE stream = :stream), 0), 0, NULL, 0, 0, :now, :now)
+        coalesce((SELECT fence FROM graves WHERE stream = :stream), 0), 0, NULL, 0, 0, :now, :now, :queue, :priority)
+
+-- name: stream_place
+UPDATE streams SET queue = ?, priority = ? WHERE stream = ?
 
 -- name: stream_target
 SELECT id, agent FROM streams WHERE stream = ?
@@ -186,18 +189,22 @@ SELECT s.id, s.stream FROM waits AS w JOIN streams AS s ON s.id = w.stream WHERE
 DELETE FROM waits WHERE promise = ?
 
 -- name: worker_put
-INSERT INTO workers (id, pid, version, started_at, lease_until, boot, locked, host) VALUES (?, ?, ?, ?, ?, ?, ?, ?)
+INSERT INTO workers (id, pid, version, started_at, lease_until, boot, locked, host, lease_ms, concurrency, queues)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT DO UPDATE SET pid = excluded.pid, version = excluded.version, started_at = excluded.started_at,
-    lease_until = excluded.lease_until, boot = excluded.boot, locked = excluded.locked, host = excluded.host
+    lease_until = excluded.lease_until, boot = excluded.boot, locked = excluded.locked, host = excluded.host,
+    lease_ms = excluded.lease_ms, concurrency = excluded.concurrency, queues = excluded.queues
 
 -- name: worker_renew
 UPDATE workers SET lease_until = ?, boot = ? WHERE id = ?
 
 -- name: worker_read
-SELECT id, pid, version, started_at, lease_until, boot, locked, host FROM workers WHERE id = ?
+SELECT id, pid, version, started_at, lease_until, boot, locked, host, lease_ms, concurrency, queues FROM workers
+WHERE id = ?
 
 -- name: worker_list
-SELECT id, pid, version, started_at, lease_until, boot, locked, host FROM workers ORDER BY started_at, id
+SELECT id, pid, version, started_at, lease_until, boot, locked, host, lease_ms, concurrency, queues FROM workers
+ORDER BY started_at, id
 
 -- name: worker_loads
 SELECT owner, count(*), sum(active) FROM streams WHERE owner IS NOT NULL GROUP BY owner
@@ -214,26 +221,48 @@ UPDATE workers SET lease_until = 0 WHERE id = ?
 -- name: worker_owns
 SELECT 1 FROM streams WHERE owner = ? LIMIT 1
 
+-- name: permit_read
+SELECT name, holder, worker, at, granted FROM permits ORDER BY id
+
+-- name: permit_put
+INSERT INTO permits (name, holder, worker, at, granted) VALUES (?, ?, ?, ?, ?)
+ON CONFLICT (name, holder) DO UPDATE SET worker = excluded.worker, granted = excluded.granted
+
+-- name: permit_end
+DELETE FROM permits WHERE worker = ? AND holder = ?
+
+-- name: ready
+-- Streams with work that a worker may drive, since when, and in which round of their tenant they are served.
+SELECT w.*, row_number() OVER (PARTITION BY w.priority, w.tenant ORDER BY w.since, w.id) AS round FROM (
+    SELECT s.id, s.stream, s.tenant, s.owner, coalesce(s.priority, json_extract(a.value, '$[1]'), 0) AS priority,
+        coalesce(s.queue, json_extract(a.value, '$[0]'), 'default') AS queue, max(s.updated_at, min(k.at)) AS since
+    FROM (
+        SELECT i.stream AS id, i.at FROM inbox AS i JOIN streams AS p ON p.id = i.stream WHERE i.news OR NOT p.parked
+        UNION ALL SELECT stream, due_at FROM timers WHERE due_at <= :now
+        UNION ALL SELECT id, updated_at FROM streams WHERE active = 1
+    ) AS k JOIN streams AS s ON s.id = k.id LEFT JOIN json_each(:agents) AS a ON a.key = s.agent
+    WHERE s.paused_at IS NULL AND s.format <= :format AND (:tenant IS NULL OR s.tenant = :tenant) AND (:agents IS NULL OR a.key IS NOT NULL)
+        AND s.stream NOT IN (SELECT value FROM json_each(:besides))
+        AND (:only IS NULL OR s.stream IN (SELECT value FROM json_each(:only))) AND (
+            s.owner IS NULL
+            OR (s.owner = :worker AND s.active = 0)
+            OR (s.owner <> :worker AND s.owner NOT IN (SELECT value FROM json_each(:alive)))
+        )
+    GROUP BY s.id
+) AS w WHERE (:queues IS NULL OR w.queue IN (SELECT value FROM json_each(:queues)))
+    AND w.queue NOT IN (SELECT value FROM json_each(:without))
+
 -- name: claimable
-WITH work (id) AS (
-    SELECT i.stream FROM inbox AS i JOIN streams AS p ON p.id = i.stream WHERE i.news OR NOT p.parked
-    UNION SELECT stream FROM timers WHERE due_at <= :now
-    UNION SELECT id FROM streams WHERE active = 1
-)
-SELECT s.stream FROM work JOIN streams AS s ON s.id = work.id
-WHERE s.paused_at IS NULL AND s.format <= :format AND (:tenant IS NULL OR s.tenant = :tenant) AND (
-    s.owner IS NULL
-    OR (s.owner = :worker AND s.active = 0)
-    OR (s.owner <> :worker AND s.owner NOT IN (SELECT value FROM json_each(:alive)))
-)
-ORDER BY s.id LIMIT :limit
+SELECT r.id, r.stream, r.owner, r.queue FROM ({ready}) AS r
+ORDER BY r.priority DESC, r.round, coalesce((SELECT key FROM json_each(:recent) WHERE value = r.tenant), -1), r.since, r.id
+LIMIT :limit
 
 -- name: stream_read
 SELECT s.stream, s.tenant, s.kind, s.name, s.agent, s.last_seq, s.fence, s.owner, s.active, s.parked,
     (SELECT count(*) FROM inbox AS i WHERE i.stream = s.id), s.created_at, s.updated_at,
     (SELECT title FROM titles AS t WHERE t.stream = s.id),
     (SELECT json_group_array(tag) FROM (SELECT tag FROM tags AS g WHERE g.stream = s.id ORDER BY tag)),
-    s.paused_at, s.paused_by
+    s.paused_at, s.paused_by, s.queue, s.priority
 FROM streams AS s WHERE s.stream = ?
 
 -- name: stream_list
@@ -241,7 +270,7 @@ SELECT s.stream, s.tenant, s.kind, s.name, s.agent, s.last_seq, s.fence, s.owner
     (SELECT count(*) FROM inbox AS i WHERE i.stream = s.id), s.created_at, s.updated_at,
     (SELECT title FROM titles AS t WHERE t.stream = s.id),
     (SELECT json_group_array(tag) FROM (SELECT tag FROM tags AS g WHERE g.stream = s.id ORDER BY tag)),
-    s.paused_at, s.paused_by
+    s.paused_at, s.paused_by, s.queue, s.priority
 FROM streams AS s
 WHERE s.tenant = ? AND s.kind = ? AND (s.updated_at, s.stream) < (?, ?)
 ORDER BY s.updated_at DESC, s.stream DESC LIMIT ?
@@ -251,7 +280,7 @@ SELECT s.stream, s.tenant, s.kind, s.name, s.agent, s.last_seq, s.fence, s.owner
     (SELECT count(*) FROM inbox AS i WHERE i.stream = s.id), s.created_at, s.updated_at,
     (SELECT title FROM titles AS t WHERE t.stream = s.id),
     (SELECT json_group_array(tag) FROM (SELECT tag FROM tags AS g WHERE g.stream = s.id ORDER BY tag)),
-    s.paused_at, s.paused_by
+    s.paused_at, s.paused_by, s.queue, s.priority
 FROM tags AS wanted JOIN streams AS s ON s.id = wanted.stream
 WHERE wanted.tenant = ? AND wanted.tag = ? AND s.kind = ? AND (s.updated_at, s.stream) < (?, ?)
 ORDER BY s.updated_at DESC, s.stream DESC LIMIT ?

@@ -24,30 +24,6 @@ _MAX = sys.maxsize
 _NO_LIMIT = -1
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """Who looks for work, when, whose, and how much of it."""
-
-    worker: WorkerId
-    limit: int
-    now: int
-    tenant: Tenant | None
-
-
-def claimable(on: Statements, leases: Leases, asked: Asked) -> tuple[StreamId, ...]:
-    """Streams with work that nobody alive holds, or that this worker holds and does not drive."""
-    alive = [row.id for row in list_workers(on) if row.id != asked.worker and not leases.is_gone(row)]
-    values = {
-        "now": asked.now,
-        "format": leases.format,
-        "worker": asked.worker,
-        "alive": json.dumps(alive),
-        "limit": asked.limit,
-        "tenant": asked.tenant,
-    }
-    return tuple(stream for (stream,) in on.all("claimable", values))
-
-
 def next_due(on: Statements) -> int | None:
     """The earliest timer."""
     (due_at,) = on.one("timer_next")
@@ -126,7 +102,7 @@ def streams(on: Statements, leases: Leases, page: Page) -> tuple[StreamInfo, ...
 
 def _info(row: Cells, alive: set[WorkerId]) -> StreamInfo:
     stream, tenant, kind, name, agent, last_seq, fence, owner, active, parked, *rest = row
-    waiting, created_at, updated_at, title, tags, paused_at, paused_by = rest
+    waiting, created_at, updated_at, title, tags, paused_at, paused_by, queue, priority = rest
     return StreamInfo(
         stream=stream,
         tenant=tenant,
@@ -145,6 +121,8 @@ def _info(row: Cells, alive: set[WorkerId]) -> StreamInfo:
         title=title or "",
         tags=tuple(json.loads(tags)),
         paused=Pause(paused_by, paused_at) if paused_at is not None else None,
+        queue=queue,
+        priority=priority,
     )
 
 

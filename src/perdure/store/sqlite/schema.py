@@ -16,7 +16,8 @@ def _text(name: str) -> str:
 def _named(text: str) -> dict[str, str]:
     """Split `-- name: x` blocks."""
     _, *blocks = text.split("-- name: ")
-    return {name.strip(): sql.strip() for name, _, sql in (block.partition("\n") for block in blocks)}
+    named = {name.strip(): sql.strip() for name, _, sql in (block.partition("\n") for block in blocks)}
+    return {name: sql.replace("{ready}", named["ready"]) for name, sql in named.items()}
 
 
 def statements(script: str) -> list[str]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import sqlite3
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -15,9 +16,11 @@ from perdure.commit.changes import Intervention, Label, NewStream, Redaction
 from perdure.commit.plan import Blob, Entry, Plan, Receipt, check_budget
 from perdure.errors import Code, Error
 from perdure.ids import BlobHash, PromiseId, Seq, StreamId, Tenant, WorkerId
-from perdure.inbox.admit import Admission, Delivery
+from perdure.inbox.admit import Admission, Delivery, stream_unknown
 from perdure.store.locks import WorkerLocks, boot_id
+from perdure.store.permits import Ask, Permit
 from perdure.store.protocol import (
+    EVERYTHING,
     START,
     Annotated,
     Claim,
@@ -27,7 +30,9 @@ from perdure.store.protocol import (
     InboxRow,
     Intervened,
     Loaded,
+    Ready,
     Resolved,
+    Serves,
     StreamInfo,
     WorkerInfo,
 )
@@ -153,11 +158,34 @@ class SqliteStore:
 
     # --- workers and leases
 
-    async def register(self, worker: WorkerId, *, pid: int, version: str, now: int, host: str = "") -> None:
+    async def register(
+        self,
+        worker: WorkerId,
+        *,
+        pid: int,
+        version: str,
+        now: int,
+        host: str = "",
+        concurrency: int = 0,
+        queues: tuple[str, ...] | None = None,
+    ) -> None:
         """Make a worker known and alive, and take its lock."""
         locked = await self._reading().blocking(lambda: self._locks.hold(worker))
-        self._leases.adopt(worker)
-        row = WorkerRow(worker, pid, version, now, self._leases.end(), self._leases.boot, int(locked), host)
+        leases = self._leases
+        leases.adopt(worker)
+        row = WorkerRow(
+            id=worker,
+            pid=pid,
+            version=version,
+            started_at=now,
+            lease_until=leases.end(),
+            boot=leases.boot,
+            locked=int(locked),
+            host=host,
+            lease_ms=leases.lease_ms,
+            concurrency=concurrency,
+            queues=None if queues is None else json.dumps(queues),
+        )
         await self._write(lambda tx: claims.register(tx, row))
 
     async def renew(self, worker: WorkerId) -> None:
@@ -190,6 +218,16 @@ class SqliteStore:
     async def is_dead(self, worker: WorkerId) -> bool:
         """Whether its lock is free, its boot over, or its row gone. A lapsed lease alone is not certainty."""
         return self._leases.is_dead(self._reading().point(lambda on: claims.find_worker(on, worker)))
+
+    async def exchange(
+        self, worker: WorkerId, *, asks: Sequence[Ask] = (), back: Sequence[str] = (), now: int
+    ) -> frozenset[str]:
+        """Give permits back, and ask for others."""
+        return await self._write(lambda tx: claims.exchange(tx, worker, asks, back, now))
+
+    async def permits(self) -> tuple[Permit, ...]:
+        """Every permit that is held or waited for, in the order of asking."""
+        return self._reading().point(lambda on: claims.permits(on, self._leases))
 
     def abandon(self, worker: WorkerId) -> None:
         """For tests: from now on the worker looks as if its process had been killed."""
@@ -239,11 +277,24 @@ class SqliteStore:
         return await self._write(lambda tx: claims.claim(tx, stream, worker))
 
     async def claimable(
-        self, worker: WorkerId, *, limit: int, now: int, tenant: Tenant | None = None
+        self, worker: WorkerId, *, limit: int, now: int, serves: Serves = EVERYTHING
     ) -> tuple[StreamId, ...]:
-        """Streams with work that this worker may drive."""
-        asked = reads.Asked(worker, limit, now, tenant)
-        return await self._reading().bulk(lambda on: reads.claimable(on, self._leases, asked))
+        """Streams with work that this worker may drive, in order."""
+        asked = claims.Asked(worker, limit, now, serves)
+        found = await self._reading().bulk(lambda on: claims.claimable(on, self._leases, asked))
+        return tuple(stream for _, stream, _, _ in found)
+
+    async def claim_ready(
+        self, worker: WorkerId, *, limit: int, now: int, serves: Serves = EVERYTHING
+    ) -> tuple[Ready, ...]:
+        """What `claimable` tells, and those that nobody holds are claimed with it."""
+        asked = claims.Asked(worker, limit, now, serves)
+        return await self._write(lambda tx: claims.claim_ready(tx, asked))
+
+    async def place(self, stream: StreamId, queue: str | None, priority: int | None) -> None:
+        """Give a stream a queue and a priority of its own."""
+        if (await self._write(lambda tx: tx.run("stream_place", (queue, priority, stream)).rowcount)) != 1:
+            raise stream_unknown(stream)
 
     async def next_due(self) -> int | None:
         """The earliest timer of all streams."""

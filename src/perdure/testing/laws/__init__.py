@@ -19,7 +19,9 @@ from perdure.testing.laws.claims import ClaimLaws
 from perdure.testing.laws.inbox import InboxLaws
 from perdure.testing.laws.interventions import InterventionLaws
 from perdure.testing.laws.leases import LeaseLaws
+from perdure.testing.laws.permits import PermitLaws
 from perdure.testing.laws.promises import PromiseLaws
+from perdure.testing.laws.queues import QueueLaws
 from perdure.testing.laws.receipts import ReceiptLaws
 from perdure.testing.laws.snapshots import SnapshotLaws
 from perdure.testing.laws.streams import StreamLaws
@@ -32,6 +34,8 @@ class StoreLaws(
     InboxLaws,
     LeaseLaws,
     ClaimLaws,
+    QueueLaws,
+    PermitLaws,
     PromiseLaws,
     AskLaws,
     TimerLaws,

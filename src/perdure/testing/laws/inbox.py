@@ -11,6 +11,7 @@ from perdure.errors import Code, Error
 from perdure.ids import InputId, TurnId
 from perdure.inbox.admit import Admitted, Conflict, Duplicate
 from perdure.inbox.items import Input
+from perdure.store.protocol import Claim
 from perdure.testing.laws.bench import (
     ANN,
     BOB,
@@ -206,14 +207,19 @@ class InboxLaws:
         assert isinstance(admission, Admitted)
         assert admission.fence is None
 
-    async def test_a_sender_is_given_the_idle_stream_of_a_dead_worker(self, bench: Bench) -> None:
+    async def test_a_sender_is_not_given_the_stream_of_a_dead_worker_for_a_takeover_is_counted(
+        self, bench: Bench
+    ) -> None:
         hold = await held(bench)
         await bench.store.append(hold.plan(active=False))
         bench.kill(ANN)
         await enlist(bench, BOB)
         admission = await bench.store.admit(said(hold.stream, "more"), claim_for=BOB)
         assert isinstance(admission, Admitted)
-        assert admission.fence == hold.fence + 1
+        assert admission.fence is None
+        claim = await bench.store.claim(hold.stream, BOB)
+        assert isinstance(claim, Claim)
+        assert claim.takeovers == 1
 
     async def test_a_duplicate_claims_nothing(self, bench: Bench) -> None:
         stream = await open_stream(bench.store, "one")

@@ -27,7 +27,9 @@ CREATE TABLE streams (
     takeovers INTEGER NOT NULL DEFAULT 0,
     stuck_seq INTEGER NOT NULL DEFAULT 0,
     paused_at INTEGER,
-    paused_by TEXT
+    paused_by TEXT,
+    queue TEXT,
+    priority INTEGER
 );
 CREATE INDEX streams_active ON streams (active) WHERE active = 1;
 
@@ -128,8 +130,23 @@ CREATE TABLE workers (
     lease_until INTEGER NOT NULL,
     boot TEXT NOT NULL,
     locked INTEGER NOT NULL,
-    host TEXT NOT NULL DEFAULT ''
+    host TEXT NOT NULL DEFAULT '',
+    lease_ms INTEGER NOT NULL DEFAULT 0,
+    concurrency INTEGER NOT NULL DEFAULT 0,
+    queues TEXT
 ) WITHOUT ROWID;
+
+-- What a worker may do at once with others of the fleet, or (not granted) waits for; the lowest id is first.
+CREATE TABLE permits (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    name TEXT NOT NULL,
+    holder TEXT NOT NULL,
+    worker TEXT NOT NULL REFERENCES workers (id) ON DELETE CASCADE,
+    at INTEGER NOT NULL,
+    granted INTEGER NOT NULL,
+    UNIQUE (name, holder)
+);
+CREATE INDEX permits_worker ON permits (worker);
 
 -- The fence a deleted stream had: one that takes its name starts above it.
 CREATE TABLE graves (

@@ -1,0 +1,148 @@
+"""Permits of one worker: asked for before an effect is recorded as begun, given back when it is over.
+
+Whoever waits is a row in the store and an entry here: no thread, no task. All of a worker are asked for together.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+
+from perdure.clock import Clock
+from perdure.errors import Error
+from perdure.ids import EffectId, StreamId, WorkerId
+from perdure.runtime.work import Limits, Work
+from perdure.store.permits import Ask
+from perdure.store.protocol import Store
+from perdure.turn.state import AskModel, Effect, RunCall
+
+log = logging.getLogger("perdure.runtime")
+
+
+@dataclass(slots=True)
+class Wanted:
+    """What one effect needs, and who is told when it has it."""
+
+    ask: Ask
+    on_grant: Callable[[], None]
+    granted: bool = False
+
+
+class Permits:
+    """What this worker holds and waits for."""
+
+    def __init__(self, store: Store, clock: Clock, worker: WorkerId, work: Work) -> None:
+        self.work = work
+        self._store = store
+        self._clock = clock
+        self._worker = worker
+        self._wanted: dict[str, Wanted] = {}
+        self._back: set[str] = set()
+        self._numbers = itertools.count(1)
+        self._dirty = False
+        self._task: asyncio.Task[None] | None = None
+
+    def want(self, stream: StreamId, effect: EffectId, limits: Limits, on_grant: Callable[[], None]) -> Wanted:
+        """Ask for permits; `on_grant` is called once they are there."""
+        ask = Ask(f"{stream}#{effect}#{self._worker}.{next(self._numbers)}", limits)
+        wanted = self._wanted[ask.holder] = Wanted(ask, on_grant)
+        self._go()
+        return wanted
+
+    def give_back(self, wanted: Wanted) -> None:
+        """It is over, or not wanted any more."""
+        if self._wanted.pop(wanted.ask.holder, None) is not None:
+            self._back.add(wanted.ask.holder)
+            self._go()
+
+    async def seats(self, queue: str, most: int, streams: Collection[StreamId]) -> set[StreamId]:
+        """Those of some sessions of a queue that may be driven now. Whoever is not among them is not waited for."""
+        asks = tuple(Ask(_seat(stream), ((f"queue:{queue}", most),), waits=False) for stream in streams)
+        granted = await self._store.exchange(self._worker, asks=asks, now=self._clock.wall_ms())
+        self._back.difference_update(granted)
+        return {stream for stream in streams if _seat(stream) in granted}
+
+    def leave(self, *streams: StreamId) -> None:
+        """These sessions are not driven any more."""
+        self._back.update(_seat(stream) for stream in streams)
+        if streams:
+            self._go()
+
+    def look(self) -> None:
+        """Somebody may have given something back."""
+        if self._back or any(not wanted.granted for wanted in self._wanted.values()):
+            self._go()
+
+    def _go(self) -> None:
+        self._dirty = True
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(self._exchange(), name="perdure:permits")
+
+    async def _exchange(self) -> None:
+        while self._dirty:
+            self._dirty = False
+            asks = tuple(wanted.ask for wanted in self._wanted.values() if not wanted.granted)
+            back = tuple(self._back)
+            self._back.difference_update(back)
+            try:
+                granted = await self._store.exchange(self._worker, asks=asks, back=back, now=self._clock.wall_ms())
+            except Error as problem:  # the store is away: the next look tries again
+                self._back.update(back)
+                log.warning("%s", problem)
+                return
+            for holder in granted:
+                wanted = self._wanted.get(holder)
+                if wanted is not None and not wanted.granted:
+                    wanted.granted = True
+                    wanted.on_grant()
+
+    async def close(self) -> None:
+        """Give back what was not given back yet."""
+        while self._task is not None and not self._task.done():
+            await asyncio.wait({self._task})
+
+
+class TurnPermits:
+    """What the effects of one turn need before they may begin."""
+
+    def __init__(self, permits: Permits, stream: StreamId, on_news: Callable[[], None]) -> None:
+        self._permits = permits
+        self._stream = stream
+        self._on_news = on_news
+        self._asked: dict[EffectId, Wanted] = {}
+
+    @property
+    def waiting(self) -> bool:
+        """Whether something of the turn waits for a permit, or has one and has not begun."""
+        return bool(self._asked)
+
+    def may_begin(self, item: Effect, model: str) -> bool:
+        """Whether an effect may begin now; if not, there will be news when it may."""
+        if not self._permits.work.limits or not isinstance(item, AskModel | RunCall):
+            return True
+        effect = item.ref.id
+        if effect not in self._asked:
+            what = f"tool:{item.call.name}" if isinstance(item, RunCall) else f"model:{model}"
+            limits = self._permits.work.limits_of(what)
+            if not limits:
+                return True
+            self._asked[effect] = self._permits.want(self._stream, effect, limits, self._on_news)
+        return self._asked[effect].granted
+
+    def lend(self, effect: EffectId, task: asyncio.Task[None]) -> None:
+        """It begins: its permits are given back when its task is over, and really not before."""
+        wanted = self._asked.pop(effect, None)
+        if wanted is not None:
+            task.add_done_callback(lambda _: self._permits.give_back(wanted))
+
+    def only(self, effects: Collection[EffectId | None]) -> None:
+        """Whatever else was asked for is not owed any more."""
+        for effect in [effect for effect in self._asked if effect not in effects]:
+            self._permits.give_back(self._asked.pop(effect))
+
+
+def _seat(stream: StreamId) -> str:
+    return f"{stream}#seat"

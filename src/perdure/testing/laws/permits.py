@@ -1,0 +1,124 @@
+"""Laws of permits: a limit holds across workers, in the order of asking, and dies with whoever held a part of it."""
+# ruff: noqa: D102 - the name of a law is its sentence
+
+from __future__ import annotations
+
+import asyncio
+
+from perdure.ids import WorkerId
+from perdure.store.permits import Ask
+from perdure.store.protocol import Store
+from perdure.testing.laws.bench import ANN, BOB, LEASE_MS, Bench, enlist
+
+CID = WorkerId("cid")
+
+
+def charge(holder: str, most: int = 2, *, waits: bool = True) -> Ask:
+    """Somebody wants to charge."""
+    return Ask(holder, (("tool:charge", most),), waits)
+
+
+async def ask(bench: Bench, worker: WorkerId, *asks: Ask, back: tuple[str, ...] = ()) -> list[str]:
+    """Who of them has its permits now."""
+    return sorted(await bench.store.exchange(worker, asks=asks, back=back, now=bench.clock.wall_ms()))
+
+
+class PermitLaws:
+    """Permits."""
+
+    async def test_no_more_hold_a_permit_than_its_limit_says(self, bench: Bench) -> None:
+        await enlist(bench, ANN, BOB)
+        assert await ask(bench, ANN, charge("a"), charge("b"), charge("c")) == ["a", "b"]
+        assert await ask(bench, BOB, charge("d")) == []
+        assert [(p.holder, p.worker, p.granted) for p in await bench.store.permits()] == [
+            ("a", ANN, True),
+            ("b", ANN, True),
+            ("c", ANN, False),
+            ("d", BOB, False),
+        ]
+
+    async def test_asking_again_changes_nothing(self, bench: Bench) -> None:
+        await enlist(bench, ANN)
+        assert await ask(bench, ANN, charge("a", 1), charge("b", 1)) == ["a"]
+        assert await ask(bench, ANN, charge("a", 1), charge("b", 1)) == ["a"]
+        assert len(await bench.store.permits()) == 2
+
+    async def test_what_is_given_back_goes_to_whoever_waits_for_longest(self, bench: Bench) -> None:
+        await enlist(bench, ANN, BOB, CID)
+        assert await ask(bench, ANN, charge("a", 1)) == ["a"]
+        assert await ask(bench, BOB, charge("b", 1)) == []
+        assert await ask(bench, CID, charge("c", 1)) == []
+        assert await ask(bench, ANN, back=("a",)) == []
+        assert await ask(bench, CID, charge("c", 1)) == [], "bob was first"
+        assert await ask(bench, BOB, charge("b", 1)) == ["b"]
+        assert await ask(bench, BOB, back=("b",)) == []
+        assert await ask(bench, CID, charge("c", 1)) == ["c"]
+
+    async def test_who_does_not_want_to_wait_is_not_in_line(self, bench: Bench) -> None:
+        await enlist(bench, ANN, BOB)
+        assert await ask(bench, ANN, charge("a", 1)) == ["a"]
+        assert await ask(bench, BOB, charge("b", 1, waits=False)) == []
+        assert [permit.holder for permit in await bench.store.permits()] == ["a"]
+
+    async def test_who_gives_up_waiting_is_not_waited_for(self, bench: Bench) -> None:
+        await enlist(bench, ANN, BOB, CID)
+        await ask(bench, ANN, charge("a", 1))
+        await ask(bench, BOB, charge("b", 1))
+        await ask(bench, CID, charge("c", 1))
+        await ask(bench, BOB, back=("b",))
+        await ask(bench, ANN, back=("a",))
+        assert await ask(bench, CID, charge("c", 1)) == ["c"]
+
+    async def test_a_permit_is_given_back_only_by_its_worker(self, bench: Bench) -> None:
+        await enlist(bench, ANN, BOB)
+        await ask(bench, ANN, charge("a", 1))
+        await ask(bench, BOB, back=("a",))
+        assert await ask(bench, BOB, charge("b", 1)) == []
+
+    async def test_all_permits_that_are_needed_are_given_or_none(self, bench: Bench) -> None:
+        await enlist(bench, ANN)
+        both = Ask("both", (("model:*", 2), ("model:x", 1)))
+        assert await ask(bench, ANN, Ask("x", (("model:x", 1),)), both) == ["x"]
+        assert await ask(bench, ANN, Ask("other", (("model:*", 1),))) == [], "who waits for both is before it"
+        assert await ask(bench, ANN, both, back=("x",)) == ["both"]
+        assert await ask(bench, ANN, Ask("other", (("model:*", 2),))) == ["other"]
+
+    async def test_names_have_nothing_to_do_with_each_other(self, bench: Bench) -> None:
+        await enlist(bench, ANN)
+        assert await ask(bench, ANN, charge("a", 1), Ask("b", (("tool:mail", 1),))) == ["a", "b"]
+
+    async def test_the_permits_of_a_dead_worker_are_free(self, bench: Bench) -> None:
+        await enlist(bench, ANN, BOB)
+        assert await ask(bench, ANN, charge("a", 1), charge("waits", 1)) == ["a"]
+        assert await ask(bench, BOB, charge("b", 1)) == []
+        bench.kill(ANN)
+        assert await ask(bench, BOB, charge("b", 1)) == ["b"]
+
+    async def test_the_permits_of_a_lapsed_worker_are_free_and_count_again_when_it_is_back(self, bench: Bench) -> None:
+        await enlist(bench, ANN, BOB)
+        assert await ask(bench, ANN, charge("a", 1)) == ["a"]
+        bench.clock.advance(LEASE_MS)
+        await bench.store.renew(BOB)
+        assert await ask(bench, BOB, charge("b", 2), charge("c", 2)) == ["b", "c"]
+        await bench.store.renew(ANN)
+        assert await ask(bench, BOB, charge("d", 3)) == []
+
+    async def test_the_permits_of_a_retired_worker_are_gone(self, bench: Bench) -> None:
+        await enlist(bench, ANN, BOB)
+        await ask(bench, ANN, charge("a", 1))
+        await bench.store.retire(ANN)
+        assert await bench.store.permits() == ()
+        assert await ask(bench, BOB, charge("b", 1)) == ["b"]
+
+    async def test_a_hundred_who_ask_at_once_are_not_too_many(self, bench: Bench) -> None:
+        other = await bench.reopen()
+        await enlist(bench, ANN)
+        await enlist(bench, BOB, store=other)
+
+        async def try_one(store: Store, worker: WorkerId, i: int) -> frozenset[str]:
+            return await store.exchange(worker, asks=(charge(f"{worker}{i}", 3),), now=0)
+
+        sides = ((bench.store, ANN), (other, BOB))
+        answers = await asyncio.gather(*(try_one(store, worker, i) for i in range(50) for store, worker in sides))
+        assert sum(len(answer) for answer in answers) == 3
+        assert sum(permit.granted for permit in await bench.store.permits()) == 3

@@ -1,0 +1,186 @@
+"""Limits of tools and models that hold for all workers of a store together."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+
+import pytest
+
+from perdure import Agent, Runtime, ToolContext, Work, tool
+from perdure.models.protocol import ModelEvent, ModelReply, ModelRequest
+from perdure.models.scripted import ScriptedModel, call, calls, say
+from perdure.tools.toolbox import ToolSource
+from perdure.vocab.messages import Text
+from perdure.vocab.records import EffectStarted
+from perdure.vocab.usage import Usage
+from tests.scenarios.conftest import NewStore, until
+
+
+class Counter:
+    """Who does it now, and the most there ever were."""
+
+    def __init__(self) -> None:
+        self.now: list[str] = []
+        self.most = 0
+        self.ever: list[str] = []
+        self.opened = asyncio.Event()
+
+    async def __call__(self, who: str) -> None:
+        self.now.append(who)
+        self.ever.append(who)
+        self.most = max(self.most, len(self.now))
+        try:
+            await self.opened.wait()
+        finally:
+            self.now.remove(who)
+
+
+def charge_with(counter: Counter) -> ToolSource:
+    @tool(effect="once")
+    async def charge(ctx: ToolContext) -> str:
+        """Charge."""
+        await counter(ctx.session_id)
+        return "charged"
+
+    return charge
+
+
+@pytest.fixture
+async def stack() -> AsyncIterator[AsyncExitStack]:
+    async with AsyncExitStack() as stack:
+        yield stack
+
+
+async def open_two(new_store: NewStore, stack: AsyncExitStack, agent: Agent, work: Work) -> list[Runtime]:
+    return [await stack.enter_async_context(Runtime(new_store(), agents=[agent], worker=work)) for _ in range(2)]
+
+
+async def _inside(counter: Counter, count: int) -> bool:
+    return len(counter.now) == count
+
+
+async def test_two_at_once_whoever_works(new_store: NewStore, stack: AsyncExitStack) -> None:
+    counter = Counter()
+    agent = Agent("a", model=ScriptedModel(call("charge"), say("done")), tools=[charge_with(counter)])
+    rts = await open_two(new_store, stack, agent, Work(limits={"tool:charge": 2}))
+    sent = [await (await rts[i % 2].session(f"s{i}", agent="a")).send("go") for i in range(6)]
+    await until(lambda: _inside(counter, 2))
+    waiting = next(i for i in range(6) if f"s{i}" not in counter.now)
+    session = rts[0].existing(f"s{waiting}")
+    await until(lambda: _in_line(session.stream, rts[0]))
+    why = await session.why()
+    assert why.status == "running"
+    assert "a permit of tool:charge, held by session" in why.summary
+    assert all(f"session {name} (worker " in why.summary for name in counter.now)
+    started = [row.record.id for row in await session.rows() if isinstance(row.record, EffectStarted)]
+    assert started == ["m1.1"], "what waits for a permit has not begun"
+    counter.opened.set()
+    assert [(await each.result(timeout=20)).status for each in sent] == ["finished"] * 6
+    assert sorted(counter.ever) == [f"s{i}" for i in range(6)]
+    assert counter.most == 2
+    await until(lambda: _no_permits(rts[0]))
+
+
+async def _in_line(stream: str, rt: Runtime) -> bool:
+    return any(not p.granted and p.holder.startswith(f"{stream}#") for p in await rt.store.permits())
+
+
+async def _no_permits(rt: Runtime) -> bool:
+    return not await rt.store.permits()
+
+
+async def test_a_turn_that_waits_for_a_permit_can_be_cancelled_and_nothing_ran(
+    new_store: NewStore, stack: AsyncExitStack
+) -> None:
+    counter = Counter()
+    agent = Agent("a", model=ScriptedModel(call("charge"), say("done")), tools=[charge_with(counter)])
+    rts = await open_two(new_store, stack, agent, Work(limits={"tool:charge": 1}))
+    first = await (await rts[0].session("first", agent="a")).send("go")
+    await until(lambda: _inside(counter, 1))
+    session = await rts[1].session("second", agent="a")
+    second = await session.send("go")
+    await until(lambda: _in_line(session.stream, rts[1]))
+    assert await session.cancel() == "requested"
+    result = await second.result(timeout=20)
+    assert (result.status, result.reason) == ("stopped", "cancelled")
+    counter.opened.set()
+    assert (await first.result(timeout=20)).status == "finished"
+    assert counter.ever == ["first"]
+    (answer,) = [part for message in await session.history() if message.role == "tool" for part in message.parts]
+    assert "in doubt" not in str(answer)
+    assert "not executed" in str(answer) or "cancelled" in str(answer)
+    await until(lambda: _no_permits(rts[0]))
+
+
+class CountedModel:
+    """A model that counts who asks it at the same time."""
+
+    name = "test:counted"
+
+    def __init__(self, counter: Counter) -> None:
+        self.counter = counter
+
+    async def stream(self, request: ModelRequest) -> AsyncIterator[ModelEvent]:
+        await self.counter("asked")
+        yield ModelReply(parts=(Text(text="answer"),), finish="stop", usage=Usage(), model=self.name)
+
+
+async def test_a_model_is_asked_by_no_more_at_once_than_its_number(new_store: NewStore, stack: AsyncExitStack) -> None:
+    counter = Counter()
+    agent = Agent("a", model=CountedModel(counter))
+    rts = await open_two(new_store, stack, agent, Work(limits={"model:test:*": 2, "model:test:counted": 3}))
+    sent = [await (await rts[i % 2].session(f"s{i}", agent="a")).send("go") for i in range(5)]
+    await until(lambda: _inside(counter, 2))
+    await until(lambda: _lined_up(rts[0], 3))
+    counter.opened.set()
+    assert [(await each.result(timeout=20)).text for each in sent] == ["answer"] * 5
+    assert (counter.most, len(counter.ever)) == (2, 5)
+    await until(lambda: _no_permits(rts[0]))
+
+
+async def _lined_up(rt: Runtime, count: int) -> bool:
+    return len({permit.holder for permit in await rt.store.permits() if not permit.granted}) == count
+
+
+async def test_calls_of_one_reply_keep_the_limit_too_and_others_do_not_wait(
+    new_store: NewStore, stack: AsyncExitStack
+) -> None:
+    counter = Counter()
+
+    @tool(effect="pure")
+    async def look() -> str:
+        """Look."""
+        return "seen"
+
+    model = ScriptedModel(calls(call("charge"), call("charge"), call("look"), call("charge")), say("done"))
+    agent = Agent("a", model=model, tools=[charge_with(counter), look])
+    rt, _ = await open_two(new_store, stack, agent, Work(limits={"tool:charge": 1}))
+    session = await rt.session("s", agent="a")
+    sent = await session.send("go")
+    await until(lambda: _inside(counter, 1))
+    counter.opened.set()
+    assert (await sent.result(timeout=20)).status == "finished"
+    assert (counter.most, len(counter.ever)) == (1, 3)
+
+
+async def test_a_worker_that_lets_go_of_a_waiting_turn_leaves_no_permit_behind(
+    new_store: NewStore, stack: AsyncExitStack
+) -> None:
+    counter = Counter()
+    agent = Agent("a", model=ScriptedModel(call("charge"), say("done")), tools=[charge_with(counter)])
+    work = Work(limits={"tool:charge": 1})
+    first = await stack.enter_async_context(Runtime(new_store(), agents=[agent], worker=work))
+    await (await first.session("first", agent="a")).send("go")
+    await until(lambda: _inside(counter, 1))
+    async with Runtime(new_store(), agents=[agent], worker=work) as leaving:
+        session = await leaving.session("second", agent="a")
+        sent = await session.send("go")
+        await until(lambda: _in_line(session.stream, leaving))
+        await leaving.drain(0)
+    await until(lambda: _in_line(session.stream, first))
+    counter.opened.set()
+    result = await first.existing("second").wait_for(sent.turn)
+    assert result.status == "finished"
+    assert counter.ever == ["first", "second"]
