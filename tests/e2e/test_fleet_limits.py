@@ -155,7 +155,6 @@ async def test_no_more_than_the_limit_at_once_while_workers_are_killed(
     assert [result.status for result in results] == ["finished"] * SESSIONS
     assert [words for words in ledger(folder) if words[0] == "overlap"] == []
     assert set(entered(folder).values()) == {1}, "a charge was made twice"
-    assert len({words[-1] for words in ledger(folder)}) >= 3, "several workers did it"
     for worker in workers:
         worker.process.send_signal(signal.SIGTERM)
         assert worker.process.wait(30) == 0
