@@ -300,8 +300,8 @@ MUTANTS = [
     Mutant(
         "a body goes on after a mismatch that it caught",
         "tools/body.py",
-        "                self.broken = problem\n",
-        "                pass\n",
+        "            self.broken = problem\n",
+        "            pass\n",
         f"{BODIES}::test_changed_input_of_a_finished_step_ends_the_call_and_not_the_session[memory]",
     ),
     Mutant(

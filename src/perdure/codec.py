@@ -97,9 +97,28 @@ def to_json(value: object, *, where: str = "$") -> Json:
         Error: `invalid_json` naming the JSON path of the first NaN, infinity, cycle or unknown type;
             `invalid_text` for text that is not valid Unicode.
     """
+    return _checked(value, where)[0]
+
+
+def as_stored(value: object, *, where: str = "$") -> tuple[Json, bytes]:
+    """What a reader will find where this value is stored (a tuple is a list then), and the bytes it will find it in.
+
+    Raises:
+        Error: as `to_json` does.
+    """
+    plain, found = _checked(value, where)
+    return found or _round_trip(plain)
+
+
+def _checked(value: object, where: str) -> tuple[Json, tuple[Json, bytes] | None]:
+    """The value as plain JSON and as it comes back; what JSON cannot carry comes back as something else, or not."""
     try:
         plain = _plain(value)
-        if not _comes_back(plain):
+        try:
+            found = _round_trip(plain)
+        except ValueError:
+            found = None
+        if found is None or found[0] != plain:
             _refuse_what_json_cannot_carry(plain, where)
     except RecursionError:
         path = _refused_at(value, where)
@@ -107,19 +126,16 @@ def to_json(value: object, *, where: str = "$") -> Json:
     except (TypeError, NotImplementedError, ValueError) as problem:
         path = _refused_at(value, where)
         raise Error(Code.INVALID_JSON, f"{path} cannot be stored as JSON", because=str(problem), path=path) from None
-    return plain
+    return plain, found
 
 
 def _plain(value: object) -> Json:
     return msgspec.to_builtins(value, str_keys=True, enc_hook=_convert)
 
 
-def _comes_back(plain: Json) -> bool:
-    """Whether JSON carries it for certain. What it cannot carry comes back as something else, or not at all."""
-    try:
-        return _any.decode(_encoder.encode(plain)) == plain
-    except ValueError:
-        return False
+def _round_trip(plain: Json) -> tuple[Json, bytes]:
+    data = _encoder.encode(plain)
+    return _any.decode(data), data
 
 
 def _refused_at(value: object, where: str) -> str:

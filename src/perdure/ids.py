@@ -25,8 +25,6 @@ VERSION = "0.1.0"
 DEFAULT_TENANT = Tenant("default")
 MAX_ID_BYTES = 512
 
-_ESCAPES = str.maketrans({"%": "%25", ":": "%3A", "/": "%2F"})
-
 
 def check_id(value: object, *, what: str) -> str:
     """A name a user gave: text, not blank, not absurdly long, valid Unicode, no control characters.
@@ -44,7 +42,7 @@ def check_id(value: object, *, what: str) -> str:
         raise Error(Code.INVALID_ID, f"{what} is not valid Unicode text") from None
     if size > MAX_ID_BYTES:
         raise Error(Code.INVALID_ID, f"{what} is {size} bytes long", because=f"the limit is {MAX_ID_BYTES}")
-    if any(ord(c) < 32 or 127 <= ord(c) < 160 for c in value):
+    if not value.isprintable() and any(ord(c) < 32 or 127 <= ord(c) < 160 for c in value):
         raise Error(Code.INVALID_ID, f"{what} has a control character in it")
     return str.__str__(value)  # of a subclass too: the log takes nothing but plain text
 
@@ -55,9 +53,7 @@ def join(*parts: str) -> str:
 
 
 def _escape(part: str) -> str:
-    if "%" in part or ":" in part or "/" in part:
-        return part.translate(_ESCAPES)
-    return part  # nearly always, and ten times cheaper
+    return part.replace("%", "%25").replace(":", "%3A").replace("/", "%2F")
 
 
 def split(key: str) -> list[str]:

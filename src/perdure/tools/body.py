@@ -14,14 +14,13 @@ import asyncio
 import inspect
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Literal, Protocol, cast
 
 from perdure.clock import Clock
-from perdure.codec import Json, encode, to_json
+from perdure.codec import Json, as_stored
 from perdure.effects import keys
 from perdure.effects.controller import Begun, Care, JournaledController, Local, NotDispatched
 from perdure.effects.promises import TurnScope, check_key, signed_key, unsigned_key
@@ -63,6 +62,12 @@ from perdure.vocab.refs import PartKind, PartRef
 logger = logging.getLogger("perdure.tools")
 
 StepEffect = Literal["once", "idempotent", "pure"]
+
+_STEP_CARE: dict[StepEffect, Care] = {
+    "once": Care(effect="once"),
+    "idempotent": Care(effect="idempotent"),
+    "pure": Care(effect="pure"),
+}
 
 MAX_STEP_BYTES = 524_288
 """A step's input and its result are kept in the log, each up to this size."""
@@ -155,6 +160,14 @@ class Body:
         self._state: Literal["open", "ended", "parked"] = "open"
         self._quiet = asyncio.Event()
         self._quiet.set()
+        self._scope_id = place.scope.id
+        self._scope = Scope(
+            session_id=place.scope.session,
+            turn_id=place.scope.turn,
+            turn_index=place.turn_index,
+            protocol_iteration=place.iteration,
+        )
+        self._cause = ToolCallCause(session_id=place.scope.session, call_id=place.call)
 
     # --- the body's life
 
@@ -189,17 +202,38 @@ class Body:
                 hint="await everything that uses ctx before the tool returns",
             )
 
-    @contextmanager
-    def _busy(self) -> Generator[None]:
+    def _began(self) -> None:
         self.running += 1
         self._quiet.clear()
+
+    def _ended(self) -> None:
+        self.running -= 1
+        if not self.running:
+            self._quiet.set()
+        self._waiter.changed()
+
+    async def _execute(self, described: Envelope, local: Local, care: Care) -> Outcome:
+        """Perform a part of the body, or answer it from the log."""
+        self._began()
         try:
-            yield
+            return await self.controller.execute(described, local, care)
+        except Error as problem:
+            self._break_on_mismatch(problem)
+            raise
         finally:
-            self.running -= 1
-            if not self.running:
-                self._quiet.set()
-            self._waiter.changed()
+            self._ended()
+
+    def _begin(self, described: Envelope, care: Care) -> Begun | Outcome:
+        try:
+            return self.controller.begin(described, care)
+        except Error as problem:
+            self._break_on_mismatch(problem)
+            raise
+
+    def _break_on_mismatch(self, problem: Error) -> None:
+        """Whoever passed something else than last time must not go on, even if it catches the error."""
+        if problem.code is Code.REPLAY_MISMATCH:
+            self.broken = problem
 
     # --- steps
 
@@ -207,19 +241,17 @@ class Body:
         self, name: str, given: Json, call: Callable[[], object], effect: StepEffect, *, in_loop: bool
     ) -> Json:
         """Run a step, or answer it from the log."""
-        if effect not in ("once", "idempotent", "pure"):
+        if effect not in _STEP_CARE:
             raise Error(Code.INVALID_ARGUMENT, f"effect={effect!r} of step {name!r} does not exist")
         self._reserve("step", name)
         command = DurableStep(step_id=name, input=_checked_input(name, given))
-        key = keys.step(self.place.scope.id, self.place.call, name)
+        key = keys.step(self._scope_id, self.place.call, name)
+        described = self._envelope(self.place.part("step", name), command, key)
 
         async def run(_: Envelope) -> Outcome:
             return self._outcome(name, await self._call(call, in_loop))
 
-        with self._busy(), self._mismatch_breaks():
-            local = Local(EffectKind.DURABLE_STEP, run)
-            described = self._envelope(self.place.part("step", name), command, key)
-            outcome = await self.controller.execute(described, local, Care(effect=effect))
+        outcome = await self._execute(described, Local(EffectKind.DURABLE_STEP, run), _STEP_CARE[effect])
         return _step_value(name, into_durable_step(outcome))
 
     async def _call(self, call: Callable[[], object], in_loop: bool) -> Ended:
@@ -282,8 +314,8 @@ class Body:
         if isinstance(kept, Unstorable):
             message = f"the step {name} did run, but its result cannot be stored, at {kept.path}: {kept.reason}"
             return DurableStepOutcome(error=StepFailure(code="step_result_invalid", message=message))
-        if (size := len(encode(kept.value))) > MAX_STEP_BYTES:
-            message = f"the step {name} did run, but its result is {size} bytes; at most {MAX_STEP_BYTES} are kept"
+        if kept.size > MAX_STEP_BYTES:
+            message = f"the step {name} did run, but its result is {kept.size} bytes; at most {MAX_STEP_BYTES} are kept"
             return DurableStepOutcome(error=StepFailure(code="step_result_too_large", message=message))
         return DurableStepOutcome(value=kept.value)
 
@@ -301,10 +333,9 @@ class Body:
         described = self._envelope(
             self.place.part("value", name),
             DurableStep(step_id=name),
-            join(self.place.scope.id, "tool", self.place.call, "value", name),
+            join(self._scope_id, "tool", self.place.call, "value", name),
         )
-        with self._mismatch_breaks():
-            begun = self.controller.begin(described, Care(effect="pure"))
+        begun = self._begin(described, Care(effect="pure"))
         if not isinstance(begun, Begun):
             return into_durable_step(begun).value
         made = make()
@@ -319,22 +350,20 @@ class Body:
         """Ask a model outside the conversation, or answer from the log. A crash before the answer asks again."""
         self._reserve("direct", name)
         place = self.place
-        key = join(place.scope.id, "tool", place.call, "direct", source, "request", name)
+        key = join(self._scope_id, "tool", place.call, "direct", source, "request", name)
 
         async def run(_: Envelope) -> Outcome:
             return await ask()
 
-        with self._busy(), self._mismatch_breaks():
-            described = self._envelope(place.part("direct", name), Direct(request=request, usage_source=source), key)
-            local = Local(EffectKind.DIRECT, run)
-            return into_direct(await self.controller.execute(described, local, Care(effect="pure")))
+        described = self._envelope(place.part("direct", name), Direct(request=request, usage_source=source), key)
+        return into_direct(await self._execute(described, Local(EffectKind.DIRECT, run), Care(effect="pure")))
 
     # --- waits
 
     async def sleep(self, name: str, length_ms: int) -> None:
         """Wait until the moment that was fixed when this sleep first began."""
         self._reserve("sleep", name)
-        key = join(self.place.scope.id, "tool", self.place.call, "sleep", name)
+        key = join(self._scope_id, "tool", self.place.call, "sleep", name)
         described = self._envelope(self.place.part("sleep", name), Sleep(duration_ms=length_ms), key)
         into_sleep(await self._await(described, None, self._clock.wall_ms() + length_ms))
 
@@ -344,24 +373,23 @@ class Body:
         if not name.strip():
             raise Error(Code.DURABLE_EFFECT_EMPTY_EVENT_KEY, "an event needs a name", hint='ctx.event("reviewed")')
         check_id(name, what="the name of an event")
-        return signed_key(self._secret, self.place.scope.id, Custom(key=name))
+        return signed_key(self._secret, self._scope_id, Custom(key=name))
 
     async def event(self, key: AwaitEventKey, timeout_ms: int | None) -> Json:
         """The value of an event, or what it ended with instead."""
         self._check_open()
         check_key(self._secret, key)
-        ours = key.scope == self.place.scope.id
+        ours = key.scope == self._scope_id
         name = key.wait.key if ours and isinstance(key.wait, Custom) else key.key_id
         wait = unsigned_key(key.scope, key.wait)
-        replay = keys.awaited_event(self.place.scope.id, self.place.call, key.key_id)
+        replay = keys.awaited_event(self._scope_id, self.place.call, key.key_id)
         described = self._envelope(self.place.part("event", name), AwaitEvent(key=wait), replay)
         due_at = None if timeout_ms is None else self._clock.wall_ms() + timeout_ms
         return _event_value(name, into_await_event(await self._await(described, wait, due_at)))
 
     async def _await(self, described: Envelope, promise: AwaitEventKey | None, due_at: int | None) -> Outcome:
         care = Care(effect="pure", record_start=True, due_at=due_at)
-        with self._mismatch_breaks():
-            begun = self.controller.begin(described, care)
+        begun = self._begin(described, care)
         if not isinstance(begun, Begun):
             return begun
         resolution = await self._waiter.until(promise, begun.care.due_at)
@@ -399,15 +427,17 @@ class Body:
             raise Error(Code.DURABLE_EFFECT_EMPTY_PROCESS_EVENT_TYPE, "a process event needs a type")
         key = keys.tool_process_event(self.place.call, self._counted["process_event"])
         self._counted["process_event"] += 1
+        self._began()
         try:
-            with self._busy():
-                event = await events.emit_request(type, payload, replay_key=key)
+            event = await events.emit_request(type, payload, replay_key=key)
         except Error as problem:
             raise Error(
                 Code.DURABLE_EFFECT_PROCESS_EVENT_APPEND_FAILED,
                 f"the process event {type} was not appended",
                 because=problem.message,
             ) from problem
+        finally:
+            self._ended()
         if event.process_id != process:
             raise Error(
                 Code.DURABLE_EFFECT_PROCESS_EVENT_PROCESS_MISMATCH,
@@ -434,26 +464,8 @@ class Body:
             )
         self._used.add((kind, name))
 
-    @contextmanager
-    def _mismatch_breaks(self) -> Generator[None]:
-        """Whoever passed something else than last time must not go on, even if it catches the error."""
-        try:
-            yield
-        except Error as problem:
-            if problem.code is Code.REPLAY_MISMATCH:
-                self.broken = problem
-            raise
-
     def _envelope(self, id: EffectId, command: Command, key: str) -> Envelope:
-        place = self.place
-        scope = Scope(
-            session_id=place.scope.session,
-            turn_id=place.scope.turn,
-            turn_index=place.turn_index,
-            protocol_iteration=place.iteration,
-        )
-        cause = ToolCallCause(session_id=place.scope.session, call_id=place.call)
-        return Envelope(invocation=Invocation.effect(scope, id, command.kind, key, cause), command=command)
+        return Envelope(invocation=Invocation.effect(self._scope, id, command.kind, key, self._cause), command=command)
 
 
 async def _drive(call: Callable[[], object]) -> Ended:
@@ -508,11 +520,11 @@ def _checked_input(name: str, given: Json) -> Json:
     """
     where = f"the input of step {name!r}"
     refuse_unordered(given, where)
-    plain = to_json(_unsigned(given), where=where)
-    if (size := len(encode(plain))) > MAX_STEP_BYTES:
+    plain, data = as_stored(_unsigned(given), where=where)
+    if len(data) > MAX_STEP_BYTES:
         raise Error(
             Code.INPUT_TOO_LARGE,
-            f"{where} is {size} bytes",
+            f"{where} is {len(data)} bytes",
             because=f"it is recorded, and the limit is {MAX_STEP_BYTES}",
             hint="pass a reference, and load the content inside the step",
         )

@@ -17,9 +17,10 @@ MAX_DEPTH = 200
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """The result as plain JSON."""
+    """The result as plain JSON, and how many bytes it is."""
 
     value: Json
+    size: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +44,8 @@ def keep(value: object) -> Kept | Unstorable:
 
 def _keep(value: object) -> Kept | Unstorable:
     try:
-        # Written and read back: a live call must return exactly what a replay of it will (a tuple is a list then).
-        written = codec.encode(codec.to_json(value))
-        plain: Json = codec.decode(written)
+        # As it is read back: a live call must return exactly what a replay of it will.
+        plain, written = codec.as_stored(value)
         if written.count(b"[") + written.count(b"{") > MAX_DEPTH and not _depth_within(plain, MAX_DEPTH):
             return Unstorable("$", f"it is nested more than {MAX_DEPTH} levels deep")
     except Error as problem:
@@ -53,7 +53,7 @@ def _keep(value: object) -> Kept | Unstorable:
         return Unstorable(_clean(path), _clean(problem.because or problem.message))
     except Exception as problem:  # noqa: BLE001 - the value's own code ran, and its failure is the answer
         return Unstorable("$", type(problem).__name__)
-    return Kept(plain)
+    return Kept(plain, len(written))
 
 
 def _depth_within(value: Json, left: int) -> bool:

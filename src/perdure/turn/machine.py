@@ -79,6 +79,8 @@ from perdure.vocab.tools import RetryPolicy
 MAX_REDISPATCHES = 3
 """How often a probe's "did not happen" may send the same call out again."""
 
+_EFFECTS = (EffectStarted, EffectSettled)
+
 MODEL_RETRY = RetryPolicy(kind="safe", base_delay_ms=500, max_delay_ms=20_000)
 
 
@@ -147,6 +149,8 @@ def _owed_by_call(turn: Turn, call: Call) -> Owed:
 
 def advance(turn: Turn, record: Record) -> Turn:
     """Fold one record into the turn. Total: a record that does not fit is an error."""
+    if isinstance(record, _EFFECTS) and is_part(record.id):  # most records of a turn whose bodies have steps
+        return _on_part(turn, record)
     match turn.phase, record:
         case _, InputAdmitted(joins=True):
             return replace(turn, fruitless=0)  # somebody gave it a new direction
@@ -156,10 +160,6 @@ def advance(turn: Turn, record: Record) -> Turn:
             return turn
         case _, GrantMade() | GrantRevoked():
             return turn
-        case _, EffectSettled(id=effect, outcome=DirectOutcome(reply=Reply(usage=spent))) if is_part(effect):
-            return replace(turn, usage=turn.usage + spent)
-        case _, EffectStarted(id=effect) | EffectSettled(id=effect) if is_part(effect):
-            return turn  # what a body records of itself concerns its re-entry, not what the turn owes
         case _, OutcomeArrivedLate(output=output):
             call = _call_in_doubt(turn, record)
             return _with_call(turn, _settled(call, output)) if call else turn
@@ -175,6 +175,15 @@ def advance(turn: Turn, record: Record) -> Turn:
             return _on_settled(turn, EffectRef.parse(effect), record)
         case phase, _:
             raise _unexpected(turn, record, type(phase).__name__)
+
+
+def _on_part(turn: Turn, record: EffectStarted | EffectSettled) -> Turn:
+    """What a body records of itself concerns its re-entry, not what the turn owes; only what it spent is the turn's."""
+    match record:
+        case EffectSettled(outcome=DirectOutcome(reply=Reply(usage=spent))):
+            return replace(turn, usage=turn.usage + spent)
+        case _:
+            return turn
 
 
 def _unexpected(turn: Turn, record: Record, where: str) -> Error:
