@@ -9,10 +9,10 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from dataclasses import replace
 from pathlib import Path
 
 import msgspec
+from msgspec.structs import replace
 
 from perdure import Agent, Runtime, ToolContext, Tuning, tool
 from perdure.commit.plan import Plan, Receipt

@@ -45,7 +45,7 @@ class TestCounting(StoreLaws):
 BROKEN = '''
 import asyncio
 import pytest
-from dataclasses import replace
+from msgspec.structs import replace
 from perdure.store.memory import MemoryStore
 from perdure.testing.laws import StoreBench, StoreLaws
 

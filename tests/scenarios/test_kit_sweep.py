@@ -6,11 +6,11 @@ import asyncio
 import os
 import time
 from collections.abc import Awaitable
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, cast
 
 import pytest
+from msgspec.structs import replace
 
 from perdure import (
     Agent,

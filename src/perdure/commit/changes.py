@@ -4,7 +4,7 @@ refused.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from perdure.commit.plan import Entry
 from perdure.errors import Code, Error
@@ -14,16 +14,14 @@ from perdure.vocab.blobs import Blob
 from perdure.vocab.promises import Resolution
 
 
-@dataclass(frozen=True, slots=True)
-class Label:
+class Label(msgspec.Struct, frozen=True, gc=False):
     """How a stream is listed and found. None leaves it as it is. A projection of the log: its records say the same."""
 
     title: str | None = None
     tags: tuple[str, ...] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Redaction:
+class Redaction(msgspec.Struct, frozen=True, gc=False):
     """A record loses what it said.
 
     `data` takes the place of its bytes, `note` is appended under a key of its own: a record is redacted once. The
@@ -48,8 +46,7 @@ REDACTED = "redacted"
 """The reason of the wake that a redaction leaves."""
 
 
-@dataclass(frozen=True, slots=True)
-class Remembered:
+class Remembered(msgspec.Struct, frozen=True, gc=False):
     """An admission of a stream that comes as a whole: the same key and content is still the same input."""
 
     source_key: str
@@ -58,8 +55,7 @@ class Remembered:
     input: InputId
 
 
-@dataclass(frozen=True, slots=True)
-class NewStream:
+class NewStream(msgspec.Struct, frozen=True, gc=False):
     """A stream with its past: idle, nobody's, all of it or nothing."""
 
     stream: StreamId
@@ -71,16 +67,14 @@ class NewStream:
     label: Label = Label()
 
 
-@dataclass(frozen=True, slots=True)
-class Pause:
+class Pause(msgspec.Struct, frozen=True, gc=False):
     """Since when nothing of a stream may be begun, and by whose will; `since` None: it may again."""
 
     by: str
     since: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class Intervention:
+class Intervention(msgspec.Struct, frozen=True, gc=False):
     """What somebody does from outside to the turn or the inbox of a stream, in one transaction: all of it or nothing.
 
     `notes` are admitted records; one whose log key is taken is left out. `delivery` goes into the inbox; if it was

@@ -8,7 +8,6 @@ record that takes it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 import msgspec
@@ -81,23 +80,20 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
         return Entry(kind, data, at, key_of(record))
 
 
-@dataclass(frozen=True, slots=True)
-class SetTimer:
+class SetTimer(msgspec.Struct, frozen=True, gc=False):
     """Make the stream claimable at a moment. Setting a timer that exists keeps its original moment."""
 
     name: str
     due_at: int
 
 
-@dataclass(frozen=True, slots=True)
-class ClearTimer:
+class ClearTimer(msgspec.Struct, frozen=True, gc=False):
     """Delete a timer: it fired, or is not needed any more."""
 
     name: str
 
 
-@dataclass(frozen=True, slots=True)
-class Ask:
+class Ask(msgspec.Struct, frozen=True, gc=False):
     """A promise that people are asked to answer, made with the record that says what they are asked."""
 
     promise: PromiseId
@@ -106,8 +102,7 @@ class Ask:
     deadline_at: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Snapshot:
+class Snapshot(msgspec.Struct, frozen=True, gc=False):
     """A fold at a moment: droppable, and only for the code version that wrote it."""
 
     seq: Seq
@@ -115,8 +110,7 @@ class Snapshot:
     data: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(msgspec.Struct, frozen=True, gc=False):
     """One owned append. `n` counts the appends of one fence from 1, without gaps.
 
     `active`: somebody must go on with the stream, whatever becomes of this worker. `parked`: its turn goes on when a
@@ -152,8 +146,7 @@ class Plan:
         return bool(self.asks or self.uses or self.unless)
 
 
-@dataclass(frozen=True, slots=True)
-class Receipt:
+class Receipt(msgspec.Struct, frozen=True, gc=False):
     """Proof that a plan is durable, and what its owner could not know when it planned.
 
     `missed` are admitted records that others wrote since `known_seq`. `resolved` are waits that had already ended:
@@ -170,8 +163,7 @@ class Receipt:
     replayed: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class StreamState:
+class StreamState(msgspec.Struct, frozen=True, gc=False):
     """What a store must know of a stream to judge a plan."""
 
     owner: WorkerId | None
@@ -181,20 +173,17 @@ class StreamState:
     format: int
 
 
-@dataclass(frozen=True, slots=True)
-class Apply:
+class Apply(msgspec.Struct, frozen=True, gc=False):
     """Write it; its first record gets this seq."""
 
     first_seq: Seq
 
 
-@dataclass(frozen=True, slots=True)
-class AlreadyApplied:
+class AlreadyApplied(msgspec.Struct, frozen=True, gc=False):
     """It was written before, or its fence is stale: look up the rows of (stream, fence, n), and `recall`."""
 
 
-@dataclass(frozen=True, slots=True)
-class Refuse:
+class Refuse(msgspec.Struct, frozen=True):  # an error may be part of a cycle: leave it to the collector
     """Write nothing."""
 
     error: Error

@@ -9,8 +9,9 @@ to become one append.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from typing import Literal, Protocol
+
+import msgspec
 
 from perdure.codec import brief
 from perdure.effects.journal import AlreadyRunning, AlreadySettled, Claimed, DeterminismViolation, EffectJournal
@@ -28,16 +29,14 @@ class NotDispatched(Exception):
     """Raised by a local executor that found the lease lapsed at the last moment. The world has noticed nothing."""
 
 
-@dataclass(frozen=True, slots=True)
-class Local:
+class Local(msgspec.Struct, frozen=True):
     """The local way to perform one kind of effect."""
 
     kind: EffectKind
     run: Callable[[Envelope], Awaitable[Outcome]]
 
 
-@dataclass(frozen=True, slots=True)
-class Care:
+class Care(msgspec.Struct, frozen=True):
     """How carefully an effect is treated: its class, and what its intent records besides.
 
     `keep_command` is for commands that cannot be derived from the records before them; it lets a mismatch say what
@@ -120,8 +119,7 @@ class InlineController:
         return await _run(envelope, local)
 
 
-@dataclass(frozen=True, slots=True)
-class Begun:
+class Begun(msgspec.Struct, frozen=True):
     """An effect that may be dispatched once the right things are durable."""
 
     envelope: Envelope

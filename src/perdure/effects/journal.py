@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
+import msgspec
+
 from perdure.codec import Json, decode, differences, encode
 from perdure.errors import Code, Error
 from perdure.ids import EffectId
@@ -24,20 +26,17 @@ from perdure.vocab.outcomes import (
 from perdure.vocab.records import EffectSettled, EffectStarted, Record
 
 
-@dataclass(frozen=True, slots=True)
-class Claimed:
+class Claimed(msgspec.Struct, frozen=True, gc=False):
     """Nothing stands in the way: run it."""
 
 
-@dataclass(frozen=True, slots=True)
-class AlreadySettled:
+class AlreadySettled(msgspec.Struct, frozen=True, gc=False):
     """It was answered: this is the answer."""
 
     outcome: Outcome
 
 
-@dataclass(frozen=True, slots=True)
-class AlreadyRunning:
+class AlreadyRunning(msgspec.Struct, frozen=True, gc=False):
     """It was started and has no outcome yet."""
 
     started: EffectStarted

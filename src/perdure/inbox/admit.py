@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TypeAlias
+
+import msgspec
 
 from perdure.codec import brief, digest
 from perdure.errors import Code, Error
@@ -15,8 +16,7 @@ from perdure.vocab.records import InputAdmitted, InputCancelled
 NOBODY = InputId("")
 
 
-@dataclass(frozen=True, slots=True)
-class Delivery:
+class Delivery(msgspec.Struct, frozen=True, gc=False):
     """One thing to put into one stream's inbox.
 
     `agent` opens the session if it does not exist yet, at the place that `queue` and `priority` say (None: that of its
@@ -43,24 +43,21 @@ class Delivery:
         return write(self.item) if self.sealed is None else self.sealed
 
 
-@dataclass(frozen=True, slots=True)
-class Admitted:
+class Admitted(msgspec.Struct, frozen=True, gc=False):
     """New. `fence` is set when the sender was given the stream in the same transaction."""
 
     inbox_id: int
     fence: Fence | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Duplicate:
+class Duplicate(msgspec.Struct, frozen=True, gc=False):
     """Admitted before, with the same content: here is the first one's turn."""
 
     turn: TurnId
     input: InputId
 
 
-@dataclass(frozen=True, slots=True)
-class Conflict:
+class Conflict(msgspec.Struct, frozen=True, gc=False):
     """The key was used before for something else."""
 
     source_key: str

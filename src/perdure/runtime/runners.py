@@ -258,7 +258,7 @@ class Runners:
         return Body(place, controller, self._waits.of(flight.id), around.clock, around.threads, secret)
 
     def _attempts_completion(self, item: RunCall, controller: JournaledController) -> AttemptCompletion:
-        turn, ref = self._driven.turn, replace(item.ref, tail="completion")
+        turn, ref = self._driven.turn, msgspec.structs.replace(item.ref, tail="completion")
 
         def describe(key: AwaitEventKey) -> Envelope:
             return envelope(self._where, turn, AwaitCompletion(ref, item.call, Pending(key=key)))

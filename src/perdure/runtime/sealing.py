@@ -7,7 +7,8 @@ new record does not try again: it says of every call what is known of it, and en
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from perdure.clock import Clock
 from perdure.effects.journal import EffectJournal

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+
+from msgspec.structs import replace
 
 from perdure.commit.plan import Ask, Blob
 from perdure.effects.controller import Begun, Care, JournaledController, Local

@@ -12,11 +12,10 @@ from __future__ import annotations
 import asyncio
 from base64 import b64decode, b64encode
 from collections.abc import Awaitable
-from dataclasses import replace
 from hashlib import sha256
 from typing import TYPE_CHECKING, Protocol, cast
 
-import msgspec
+from msgspec.structs import replace
 
 from perdure.codec import SEALED, decode, encode
 from perdure.commit.changes import Intervention, Label, NewStream, Redaction
@@ -119,12 +118,12 @@ class EncodedStore:
 
     def _entry(self, stream: StreamId, entry: Entry) -> Entry:
         data = self._seal(entry.data, "log", stream, entry.kind, entry.key or "")
-        return msgspec.structs.replace(entry, data=data)
+        return replace(entry, data=data)
 
     def _row(self, row: Row) -> Row:
         if row.seq == 1 and row.kind == "session_opened" and not row.data.startswith(SEALED):
             return row  # the store's own: it names the agent, which is no secret
-        return msgspec.structs.replace(
+        return replace(
             row, data=self._open(row.data, "log", row.stream, row.kind, row.key or "")
         )  # fmt: skip
 
@@ -183,7 +182,7 @@ class EncodedStore:
     def _state(self, state: PromiseState) -> PromiseState:
         if state.resolution is None:
             return state
-        return msgspec.structs.replace(state, resolution=self._answer(state.id, state.resolution))
+        return replace(state, resolution=self._answer(state.id, state.resolution))
 
     # --- writing
 
@@ -301,7 +300,7 @@ class EncodedStore:
         """Create a promise, its answer encoded if it has one."""
         if promise.resolution is not None:
             told = self._resolution(promise.id, promise.resolution)
-            promise = msgspec.structs.replace(promise, resolution=told)
+            promise = replace(promise, resolution=told)
         return self._state(await self._store.promise(promise))
 
     async def resolve(self, promise: PromiseId, resolution: Resolution, *, now: int) -> Resolved:

@@ -6,6 +6,8 @@ from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol, TypeAlias
 
+import msgspec
+
 from perdure.commit.changes import Intervention, Label, NewStream, Pause, Redaction
 from perdure.commit.plan import Blob, Entry, Plan, Receipt, Snapshot
 from perdure.ids import BlobHash, Fence, PromiseId, Seq, StreamId, Tenant, WorkerId
@@ -18,8 +20,7 @@ from perdure.vocab.records import Row
 START = Seq(0)
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerInfo:
+class WorkerInfo(msgspec.Struct, frozen=True, gc=False):
     """A worker as others see it. `lease_until` is on the store's own lease clock, which has `lease_left_ms` to go (less
     than nothing: so long ago has it lapsed). It holds `held` streams, of which `active` have an unfinished turn; it
     drives `concurrency` at once at most, of these `queues` (None: of all).
@@ -85,8 +86,7 @@ class Ready:
     claim: Claim | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Claim:
+class Claim(msgspec.Struct, frozen=True, gc=False):
     """The stream is ours under this fence. `previous` is the worker that held it before, if any; `parked` tells that
     its turn waits.
 
@@ -102,15 +102,13 @@ class Claim:
     takeovers: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Held:
+class Held(msgspec.Struct, frozen=True, gc=False):
     """Another worker, alive, has it."""
 
     by: WorkerId
 
 
-@dataclass(frozen=True, slots=True)
-class Loaded:
+class Loaded(msgspec.Struct, frozen=True, gc=False):
     """What a cold claim reads: the snapshot (if this code may trust it), the rows after it, the waiting inbox."""
 
     snapshot: Snapshot | None
@@ -118,8 +116,7 @@ class Loaded:
     inbox: tuple[InboxRow, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class InboxRow:
+class InboxRow(msgspec.Struct, frozen=True, gc=False):
     """An item that waits, as it is stored."""
 
     id: int
@@ -134,8 +131,7 @@ class InboxRow:
         return read(self.data)
 
 
-@dataclass(frozen=True, slots=True)
-class StreamInfo:
+class StreamInfo(msgspec.Struct, frozen=True, gc=False):
     """A stream in a list."""
 
     stream: StreamId
@@ -159,16 +155,14 @@ class StreamInfo:
     priority: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Annotated:
+class Annotated(msgspec.Struct, frozen=True, gc=False):
     """An admitted record: `row` is in the log under its key; `new` tells whether this call put it there."""
 
     row: Row
     new: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Intervened:
+class Intervened(msgspec.Struct, frozen=True, gc=False):
     """What became of an intervention: the verdict on its delivery, and its notes. `done` is False if nothing was
     written, because the delivery was known, or the stream was paused (or not) already.
     """
@@ -178,20 +172,17 @@ class Intervened:
     notes: tuple[Annotated, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Accepted:
+class Accepted(msgspec.Struct, frozen=True, gc=False):
     """This resolution is the one."""
 
 
-@dataclass(frozen=True, slots=True)
-class AlreadyResolved:
+class AlreadyResolved(msgspec.Struct, frozen=True, gc=False):
     """Somebody was first; this is what they said."""
 
     resolution: Resolution
 
 
-@dataclass(frozen=True, slots=True)
-class Unknown:
+class Unknown(msgspec.Struct, frozen=True, gc=False):
     """No such promise, or it was revoked: the two look the same."""
 
 
@@ -209,8 +200,7 @@ class Counters:
     awaited: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Diagnosis:
+class Diagnosis(msgspec.Struct, frozen=True, gc=False):
     """One line of `doctor` and `db check`."""
 
     status: Literal["ok", "warn", "fail"]

@@ -9,7 +9,7 @@ order, whatever the order of their arrival.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from perdure.codec import Json
 from perdure.errors import Code, Error

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TypeAlias
+
+import msgspec
 
 from perdure.ids import TurnId, WorkerId
 from perdure.vocab.approvals import Decision
@@ -21,16 +22,14 @@ NO_USAGE = Usage()
 # --- what is owed -------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class AskModel:
+class AskModel(msgspec.Struct, frozen=True, gc=False):
     """Ask the model for its next reply."""
 
     ref: EffectRef
     tool_choice: ToolChoice = "auto"
 
 
-@dataclass(frozen=True, slots=True)
-class RunCall:
+class RunCall(msgspec.Struct, frozen=True, gc=False):
     """Dispatch one attempt of a tool call."""
 
     ref: EffectRef
@@ -39,8 +38,7 @@ class RunCall:
     decision: Decision | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class AwaitApproval:
+class AwaitApproval(msgspec.Struct, frozen=True, gc=False):
     """Wait until somebody allows a call, or does not."""
 
     ref: EffectRef
@@ -49,8 +47,7 @@ class AwaitApproval:
     due_at: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class AwaitVerdict:
+class AwaitVerdict(msgspec.Struct, frozen=True, gc=False):
     """Wait until somebody says what became of a call in doubt."""
 
     ref: EffectRef
@@ -59,8 +56,7 @@ class AwaitVerdict:
     worker: WorkerId
 
 
-@dataclass(frozen=True, slots=True)
-class Probe:
+class Probe(msgspec.Struct, frozen=True, gc=False):
     """Ask the outside system whether a call in doubt took effect."""
 
     ref: EffectRef
@@ -70,8 +66,7 @@ class Probe:
     worker: WorkerId
 
 
-@dataclass(frozen=True, slots=True)
-class Wait:
+class Wait(msgspec.Struct, frozen=True, gc=False):
     """Sleep before the next attempt; `due_at` is known once the sleep has been recorded."""
 
     ref: EffectRef
@@ -79,8 +74,7 @@ class Wait:
     due_at: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class AwaitCompletion:
+class AwaitCompletion(msgspec.Struct, frozen=True, gc=False):
     """Wait until somebody outside tells how a call ended."""
 
     ref: EffectRef
@@ -88,8 +82,7 @@ class AwaitCompletion:
     pending: Pending
 
 
-@dataclass(frozen=True, slots=True)
-class EndTurn:
+class EndTurn(msgspec.Struct, frozen=True, gc=False):
     """Nothing else is owed: commit."""
 
     ended: TurnEnded
@@ -102,16 +95,14 @@ Owed: TypeAlias = Effect | EndTurn
 # --- where a turn can be ------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Nap:
+class Nap(msgspec.Struct, frozen=True, gc=False):
     """A pause before an attempt."""
 
     duration_ms: int
     due_at: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Asking:
+class Asking(msgspec.Struct, frozen=True, gc=False):
     """The model's reply is awaited."""
 
     attempt: int = 1
@@ -119,8 +110,7 @@ class Asking:
     tool_choice: ToolChoice = "auto"
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
+class Call(msgspec.Struct, frozen=True, gc=False):
     """One tool call of the current reply. `output` is set once nothing more will happen to it.
 
     `approval` records that somebody was asked to allow it, `decision` that they did. `completion` records that the
@@ -163,23 +153,20 @@ class Call:
         return self.started.doubt if self.started else self.durability.doubt
 
 
-@dataclass(frozen=True, slots=True)
-class Acting:
+class Acting(msgspec.Struct, frozen=True, gc=False):
     """The calls of the last reply are being answered."""
 
     calls: tuple[Call, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Concluding:
+class Concluding(msgspec.Struct, frozen=True, gc=False):
     """Everything is settled except the end itself."""
 
     status_reason: StopReason | None = None
     message: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Ended:
+class Ended(msgspec.Struct, frozen=True, gc=False):
     """Over."""
 
     record: TurnEnded
@@ -188,8 +175,7 @@ class Ended:
 Phase: TypeAlias = Asking | Acting | Concluding | Ended
 
 
-@dataclass(frozen=True, slots=True)
-class Turn:
+class Turn(msgspec.Struct, frozen=True, gc=False):
     """One turn, as a value: everything needed to continue it anywhere."""
 
     id: TurnId

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
+
+import msgspec
 
 from perdure.errors import Code, Error
 from perdure.ids import CallId, EffectId, TurnId
@@ -18,8 +19,7 @@ _TAILS: dict[str, Tail] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class EffectRef:
+class EffectRef(msgspec.Struct, frozen=True, gc=False):
     """What an effect id refers to: a model call (`index` is None) or a tool call, one attempt of it, and its tail."""
 
     iteration: int
@@ -56,8 +56,7 @@ PartKind = Literal["step", "sleep", "event", "value", "direct"]
 _PARTS: dict[str, PartKind] = {"step": "step", "sleep": "sleep", "event": "event", "value": "value", "direct": "direct"}
 
 
-@dataclass(frozen=True, slots=True)
-class PartRef:
+class PartRef(msgspec.Struct, frozen=True, gc=False):
     """A named part of a call's body. It belongs to the call, whichever attempt came to it first."""
 
     iteration: int

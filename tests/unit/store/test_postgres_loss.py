@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Literal
 
 import pytest
+from msgspec.structs import replace
 
 from perdure.commit.plan import Blob, Plan, Receipt, SetTimer, blob_of
 from perdure.errors import Code, Error

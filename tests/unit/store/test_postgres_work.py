@@ -9,10 +9,10 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from perdure import Agent, Runtime, tool
 from perdure.commit.plan import SetTimer, blob_of

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import random
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from perdure.commit.changes import Redaction
 from perdure.commit.plan import Blob, Entry, blob_of

@@ -6,10 +6,10 @@ import asyncio
 import sqlite3
 import threading
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from perdure.errors import Code, Error
 from perdure.ids import WorkerId

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from random import Random
+
+from msgspec.structs import replace
 
 from perdure.effects.promises import unsigned_key
 from perdure.ids import BlobHash, EffectId, InputId, TurnId

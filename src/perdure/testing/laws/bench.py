@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Protocol, Self, TypedDict, Unpack
+
+from msgspec.structs import replace
 
 from perdure.commit.plan import Ask, Blob, ClearTimer, Entry, Plan, SetTimer, Snapshot
 from perdure.errors import Code, Error

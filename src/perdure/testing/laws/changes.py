@@ -4,9 +4,9 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from perdure.commit.changes import Label, NewStream, Redaction, Remembered
 from perdure.commit.plan import Entry, Snapshot, blob_of

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from perdure.commit.plan import SetTimer
 from perdure.errors import Code
