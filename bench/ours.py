@@ -13,7 +13,6 @@ import sys
 import time
 from argparse import Namespace
 from collections.abc import AsyncIterator, Iterable
-from dataclasses import replace
 from pathlib import Path
 from statistics import median
 
@@ -35,18 +34,20 @@ from measure import (
 )
 
 from perdure import Agent, OutcomeUnknown, Runtime, ToolContext, Tuning, tool
+from perdure.codec import encode
 from perdure.effects.controller import Care, JournaledController, Local
 from perdure.effects.journal import EffectJournal
 from perdure.ids import Fence, Seq, StreamId, WorkerId
 from perdure.inbox.admit import Admitted, delivery
 from perdure.inbox.items import Wake
-from perdure.models.protocol import Model, ModelEvent, ModelRequest
-from perdure.models.scripted import ScriptedModel, call, say
+from perdure.models.protocol import ModelEvent, ModelReply, ModelRequest, ProviderCall
+from perdure.models.scripted import ScriptedModel, say
 from perdure.runtime.clock import SystemClock
 from perdure.runtime.owned import OwnedStream
 from perdure.runtime.session import Session
 from perdure.store.sqlite.store import SqliteStore
 from perdure.vocab.effects import DurableStep, EffectKind, Envelope, Invocation, Scope
+from perdure.vocab.messages import Text, ToolResult
 from perdure.vocab.outcomes import DurableStepOutcome, Outcome
 from perdure.vocab.usage import Usage
 
@@ -78,9 +79,18 @@ class Forgetful(ScriptedModel):
             yield event
 
 
-def calling(name: str, **arguments: object) -> Model:
-    """A model that calls one tool, then answers."""
-    return Forgetful(replace(call(name, **arguments), usage=SPENT), say(ANSWER, usage=SPENT))
+class Calling:
+    """A model as the peers have it: at once, in one piece, a call first and then the answer."""
+
+    name = "bench"
+
+    def __init__(self, tool: str, **arguments: object) -> None:
+        self._call = ProviderCall(provider_id="call_0", name=tool, arguments=encode(arguments).decode())
+
+    async def stream(self, request: ModelRequest) -> AsyncIterator[ModelEvent]:
+        answered = isinstance(request.messages[-1].parts[-1], ToolResult)
+        part = Text(text=ANSWER) if answered else self._call
+        yield ModelReply(parts=(part,), finish="stop", usage=SPENT, model=self.name)
 
 
 async def work() -> object:
@@ -99,7 +109,7 @@ async def tool_steps(chosen: Namespace) -> None:
         return count
 
     def agent(name: str, count: int) -> Agent:
-        return Agent(name, model=calling("flow", count=count), tools=[flow])
+        return Agent(name, model=Calling("flow", count=count), tools=[flow])
 
     agents = [agent("warm", 20), agent("a", chosen.steps)]
     async with Runtime(address(chosen), agents=agents) as rt:
@@ -162,7 +172,7 @@ async def turns(chosen: Namespace) -> None:
     async with Runtime(f"sqlite:///{chosen.dir / 'empty.db'}"):
         pass
     empty = (chosen.dir / "empty.db").stat().st_size
-    async with runtime(chosen, Agent("a", model=calling("lookup", item=ARGUMENT), tools=[lookup])) as rt:
+    async with runtime(chosen, Agent("a", model=Calling("lookup", item=ARGUMENT), tools=[lookup])) as rt:
         sessions: dict[str, Session] = {}
 
         async def turn(name: str) -> None:
@@ -200,7 +210,7 @@ async def waiting(chosen: Namespace) -> None:
         woken += 1
         return "went"
 
-    async with runtime(chosen, Agent("a", model=calling("wait"), tools=[wait]), Tuning(patience_s=0.0)) as rt:
+    async with runtime(chosen, Agent("a", model=Calling("wait"), tools=[wait]), Tuning(patience_s=0.0)) as rt:
 
         async def start(names: Iterable[str]) -> None:
             for name in names:
@@ -275,7 +285,7 @@ async def recovering(chosen: Namespace) -> None:
         log.done(ctx.session_id, str(doubts))
         return doubts
 
-    async with runtime(chosen, Agent("a", model=calling("flow"), tools=[flow])) as rt:
+    async with runtime(chosen, Agent("a", model=Calling("flow"), tools=[flow])) as rt:
         if not chosen.again:
             sessions = [await rt.session(f"s{k}", agent="a") for k in range(chosen.workflows)]
             await asyncio.gather(*(session.send(ASK) for session in sessions))

@@ -23,8 +23,6 @@ async def hydrated(
     Raises:
         Error: `blob_unknown` or `codec_failed` if bytes cannot be read.
     """
-    if not [True for message in messages for part in message.parts if isinstance(part, _ATTACHMENTS)]:
-        return messages, {}  # the usual case, asked of everything a model is shown: a comprehension is the cheapest way
     shown: dict[BlobHash, bytes] = {}
     left = limit_bytes
     changed: list[Message] = []

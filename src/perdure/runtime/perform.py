@@ -15,7 +15,7 @@ from perdure.commit.plan import Blob, blob_of
 from perdure.effects.controller import NotDispatched
 from perdure.effects.promises import unsigned_key
 from perdure.errors import Error
-from perdure.ids import CallId
+from perdure.ids import BlobHash, CallId
 from perdure.models.protocol import (
     Model,
     ModelError,
@@ -26,7 +26,8 @@ from perdure.models.protocol import (
     adopt,
 )
 from perdure.runtime.hydrate import Fetch, hydrated
-from perdure.tools.ceiling import can_be_continued, fit
+from perdure.runtime.transcript import Shown
+from perdure.tools.ceiling import fit
 from perdure.tools.context import ToolContext
 from perdure.tools.execute import Sidecar, ToolThreads, Withheld, run_attempt, run_probe
 from perdure.tools.outputs import OutputProblem
@@ -34,7 +35,7 @@ from perdure.tools.read_result import read_result
 from perdure.tools.toolbox import Prepared
 from perdure.tools.verdicts import DidNotHappen, Happened, Unknown, Verdict
 from perdure.turn.state import AskModel, RunCall, Turn
-from perdure.vocab.messages import AttachmentRef, Message, Reply, ToolCall, ToolResult
+from perdure.vocab.messages import AttachmentRef, Reply, ToolCall
 from perdure.vocab.outcomes import (
     CompletedToolCall,
     Done,
@@ -69,13 +70,13 @@ class ModelAccess:
     check: Callable[[str], OutputProblem | None] | None = None
 
 
-async def ask_model(
-    access: ModelAccess, turn: Turn, owed: AskModel, messages: tuple[Message, ...], on_delta: OnDelta
-) -> LlmCallOutcome:
+async def ask_model(access: ModelAccess, turn: Turn, owed: AskModel, shown: Shown, on_delta: OnDelta) -> LlmCallOutcome:
     """One attempt of one model call. Whatever goes wrong in it is an outcome, not an exception."""
     composition = turn.composition
+    messages, attachments = shown.messages, dict[BlobHash, bytes]()
     try:
-        messages, attachments = await hydrated(messages, access.fetch)
+        if shown.refers:
+            messages, attachments = await hydrated(messages, access.fetch)
     except Error as problem:
         log.error("%s", problem, extra={"turn": turn.id, "effect": owed.ref.id})
         message = f"an attachment of the conversation cannot be read ({problem.code})"
@@ -84,7 +85,7 @@ async def ask_model(
         model=composition.model,
         instructions=composition.instructions,
         messages=messages,
-        tools=_offered(composition, messages),
+        tools=_offered(composition, cut=shown.cut),
         tool_choice=owed.tool_choice,
         settings=composition.settings,
         output_spec=composition.output,
@@ -128,14 +129,12 @@ def _checked(
     return replace(outcome, output="invalid", problem=problem.message)
 
 
-def _offered(composition: Composition, messages: tuple[Message, ...]) -> tuple[ToolDefinition, ...]:
+def _offered(composition: Composition, *, cut: bool) -> tuple[ToolDefinition, ...]:
     """The turn's tools; and once a result was too long to be shown whole, the one that reads on."""
     tools = tuple(contract.definition for contract in composition.tools)
-    if not tools or composition.tool(read_result.name) is not None:
+    if not cut or not tools or composition.tool(read_result.name) is not None:
         return tools
-    shown = [part for message in messages if message.role == "tool" for part in message.parts]
-    long = [True for part in shown if isinstance(part, ToolResult) and can_be_continued(part.output)]
-    return (*tools, read_result.to_definition()) if long else tools
+    return (*tools, read_result.to_definition())
 
 
 async def stream_reply(model: Model, request: ModelRequest, on_delta: OnDelta) -> ModelReply:

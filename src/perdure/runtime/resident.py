@@ -452,7 +452,7 @@ class Resident:
             threads=shared.threads,
             clock=shared.clock,
             deps=deps,
-            messages=self._transcript.messages,
+            shown=self._transcript.shown,
             on_delta=self._on_delta,
             emitter=self._emitter,
             services=self._services(agent, turn),

@@ -6,7 +6,7 @@ parts goes through here, and through a valve that is shut once the turn goes on 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Protocol, TypeAlias
 
@@ -30,6 +30,7 @@ from perdure.runtime.perform import ModelAccess, ask_model, ask_outside, run_too
 from perdure.runtime.permits import Permits
 from perdure.runtime.preparing import Ready
 from perdure.runtime.shared import Secrets
+from perdure.runtime.transcript import Shown
 from perdure.runtime.waits import Waits
 from perdure.store.protocol import Store
 from perdure.tools.body import Body, Place
@@ -43,7 +44,6 @@ from perdure.tools.toolbox import Toolbox
 from perdure.turn.state import AskModel, AwaitApproval, AwaitCompletion, AwaitVerdict, Probe, RunCall, Turn
 from perdure.vocab.approvals import approved, decision_of, did_not_happen
 from perdure.vocab.effects import AwaitEvent, Envelope
-from perdure.vocab.messages import Message
 from perdure.vocab.outcomes import AwaitEventOutcome, Done, DurableStepOutcome, Outcome, Pending, SleepOutcome
 from perdure.vocab.promises import AwaitEventKey, Cancelled, Resolution, TimedOut
 from perdure.vocab.records import GrantMade, InputAdmitted, Record
@@ -60,7 +60,7 @@ class Surroundings:
     threads: ToolThreads
     clock: Clock
     deps: TurnDeps
-    messages: Callable[[tuple[Record, ...]], tuple[Message, ...]]
+    shown: Callable[[Iterable[Record]], Shown]
     on_delta: Callable[[Turn, EffectId, str, bool], None]
     emitter: LiveEmitter
     services: Services
@@ -103,13 +103,13 @@ class Runners:
     def model(self, item: AskModel) -> Runner:
         """Ask the model."""
         turn = self._driven.turn
-        messages = self._around.messages(tuple(self._driven.records))
+        shown = self._around.shown(self._driven.records)
 
         async def run(flight: Flight) -> Outcome:
             def on_delta(text: str, thinking: bool) -> None:
                 self._around.on_delta(turn, flight.id, text, thinking)
 
-            return await ask_model(self._around.model, turn, item, messages, on_delta)
+            return await ask_model(self._around.model, turn, item, shown, on_delta)
 
         return run
 

@@ -7,8 +7,18 @@ from dataclasses import dataclass
 
 from perdure.ids import Seq
 from perdure.session.view import Conversation, TurnView, turn_view
-from perdure.vocab.messages import Message
+from perdure.tools.ceiling import can_be_continued
+from perdure.vocab.messages import File, Image, Message, ToolResult
 from perdure.vocab.records import Record, Row, TurnEnded, TurnOpened
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """What a model is shown: whether some of it refers to bytes, and whether a result in it is only the head of one."""
+
+    messages: tuple[Message, ...]
+    refers: bool
+    cut: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,14 +29,15 @@ class ClosedTurn:
     first_seq: Seq
     view: TurnView
     size_bytes: int
+    refers: bool
+    cut: bool
 
 
 class Transcript:
     """The turns a model may be shown, and the records of the turn that is open."""
 
     def __init__(self) -> None:
-        self._closed: list[ClosedTurn] = []
-        self._conversation = Conversation()
+        self._keep([])
         self.open: list[Record] = []
         self._open_seq: Seq | None = None
         self._open_index = 0
@@ -43,15 +54,20 @@ class Transcript:
 
     def _close(self) -> None:
         view = turn_view(self.open)
-        self._closed.append(ClosedTurn(self._open_index, self._open_seq or Seq(0), view, view.size_bytes))
+        size = view.size_bytes
+        closed = ClosedTurn(self._open_index, self._open_seq or Seq(0), view, size, _refers(view), _is_cut(view))
+        self._closed.append(closed)
         self._conversation.add(view)
+        self._size_bytes += size
+        self._refers |= closed.refers
+        self._cut |= closed.cut
         self.open = []
         self._open_seq = None
 
     def window(self, budget_bytes: int) -> tuple[int | None, Seq | None]:
         """Forget the oldest turns beyond the budget; the first one left and where it begins."""
         total = 0
-        keep = len(self._closed)
+        keep = len(self._closed) if self._size_bytes > budget_bytes else 0
         if keep and self._closed[-1].view.carried:
             keep -= 1  # whatever its size: the next turn must tell what it carries
         while keep and total + self._closed[keep - 1].size_bytes <= budget_bytes:
@@ -66,8 +82,15 @@ class Transcript:
 
     def _forget(self, count: int) -> None:
         if count:
-            self._closed = self._closed[count:]
-            self._conversation = Conversation(turn.view for turn in self._closed)
+            self._keep(self._closed[count:])
+
+    def _keep(self, closed: list[ClosedTurn]) -> None:
+        """These are the turns that are shown; what is said of all of them is kept up as turns end."""
+        self._closed = closed
+        self._conversation = Conversation(turn.view for turn in closed)
+        self._size_bytes = sum(turn.size_bytes for turn in closed)
+        self._refers = any(turn.refers for turn in closed)
+        self._cut = any(turn.cut for turn in closed)
 
     @property
     def first_seq(self) -> Seq | None:
@@ -79,9 +102,26 @@ class Transcript:
         fresh = Transcript()
         for row in rows:
             fresh.add(row.seq, row.record)
-        self._closed = fresh._closed
-        self._conversation = fresh._conversation
+        self._keep(fresh._closed)
 
     def messages(self, records: Iterable[Record]) -> tuple[Message, ...]:
         """Everything shown, ending with the turn that these records tell of."""
-        return self._conversation.with_turn(turn_view(records))
+        return self.shown(records).messages
+
+    def shown(self, records: Iterable[Record]) -> Shown:
+        """The same, and what has to be looked after in it: a turn costs what is new, so only that is looked at."""
+        view = turn_view(records)
+        messages = self._conversation.with_turn(view)
+        return Shown(messages, self._refers or _refers(view), self._cut or _is_cut(view))
+
+
+_BYTES = (Image, File)
+
+
+def _refers(view: TurnView) -> bool:
+    return any(isinstance(part, _BYTES) for message in view.messages for part in message.parts)
+
+
+def _is_cut(view: TurnView) -> bool:
+    results = (part for message in view.messages for part in message.parts if isinstance(part, ToolResult))
+    return any(can_be_continued(part.output) for part in results)

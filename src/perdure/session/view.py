@@ -46,6 +46,8 @@ EDITED = "A person changed the arguments of this call before they approved it. I
 OUTCOME_UNKNOWN = "outcome unknown: the call was dispatched, it may or may not have taken effect, and it was not re-run"
 
 
+_EFFECTS = (EffectStarted, EffectSettled)
+
 CORRECTION = "[Your answer does not have the form it must have:"
 
 
@@ -95,7 +97,8 @@ def turn_view(records: Iterable[Record]) -> TurnView:
     """The messages of one turn, from any prefix of its records."""
     reading = _Reading()
     for record in records:
-        _read(reading, record)
+        if not (isinstance(record, _EFFECTS) and is_part(record.id)):  # what a body records of itself is not shown
+            _read(reading, record)
     user: tuple[Part, ...] = (*(Text(text=note) for note in reading.notes), *reading.said)
     messages = [Message(role="user", parts=user)] if user else []
     for turn_round in reading.rounds:
@@ -164,7 +167,7 @@ def _read(reading: _Reading, record: Record) -> None:
             _read_late(reading, record)
         case TurnEnded() if reading.rounds:
             reading.rounds[-1].problem = ""  # nobody will be asked again
-        case EffectStarted(id=effect) | EffectSettled(id=effect) if not is_part(effect):
+        case EffectStarted(id=effect) | EffectSettled(id=effect):
             _read_effect(reading, EffectRef.parse(effect), record)
         case _:
             pass
