@@ -113,8 +113,9 @@ class Snapshot(msgspec.Struct, frozen=True, gc=False):
 class Plan(msgspec.Struct, frozen=True, gc=False):
     """One owned append. `n` counts the appends of one fence from 1, without gaps.
 
-    `active`: somebody must go on with the stream, whatever becomes of this worker. `parked`: its turn goes on when a
-    wait ends, a timer is due or there is news; inputs alone only queue behind it.
+    `known_seq` is the last row its owner knows of, and `ahead` how many rows of earlier plans were on their way behind
+    it. `active`: somebody must go on with the stream, whatever becomes of this worker. `parked`: its turn goes on when
+    a wait ends, a timer is due or there is news; inputs alone only queue behind it.
 
     `asks` makes promises for people. `uses` are answers that allow what this append records: each must be this
     stream's, given, unused and not expired by the store's clock, and is used up by it. `unless` are log keys that
@@ -133,6 +134,7 @@ class Plan(msgspec.Struct, frozen=True, gc=False):
     blobs: tuple[Blob, ...] = ()
     snapshot: Snapshot | None = None
     known_seq: Seq = NOTHING_YET
+    ahead: int = 0
     lease: Literal["keep", "release"] = "keep"
     active: bool = True
     parked: bool = False

@@ -67,6 +67,7 @@ class Flight:
 
     owed: Effect
     begun: Begun
+    id: EffectId = field(init=False)
     task: asyncio.Task[None] | None = None
     cancellation: CancelToken = field(default_factory=CancelToken)
     dispatched: bool = False
@@ -77,10 +78,8 @@ class Flight:
     blobs: tuple[Blob, ...] = ()
     site: CallSite | None = None
 
-    @property
-    def id(self) -> EffectId:
-        """The effect's id."""
-        return EffectId(self.begun.envelope.id)
+    def __post_init__(self) -> None:
+        self.id = EffectId(self.begun.envelope.id)
 
     @property
     def effect(self) -> EffectClass:

@@ -89,6 +89,7 @@ class OwnedStream:
         self._n = 0
         self._waiting: deque[tuple[int, asyncio.Future[Error | None]]] = deque()
         self._in_flight: deque[tuple[Record, ...]] = deque()
+        self._ahead = 0
         self._scheduled = False
         self._parked = False
         self._reset()
@@ -207,6 +208,7 @@ class OwnedStream:
             blobs=tuple(self._blobs),
             snapshot=self._snapshot,
             known_seq=self.known_seq,
+            ahead=self._ahead,
             waits=waits,
             lease=lease,
             active=self.active and not parked,
@@ -217,6 +219,7 @@ class OwnedStream:
         )
         self._reset()
         self._in_flight.append(records)
+        self._ahead += len(records)
         try:
             appended = self.store.append(plan)
         except Error as refusal:
@@ -243,6 +246,7 @@ class OwnedStream:
         receipt = future.result()
         self._parked = plan.parked and not receipt.resolved
         records = self._in_flight.popleft()
+        self._ahead -= len(records)
         if missed := tuple(row for row in receipt.missed if row.seq > self.known_seq):
             self.listener.admitted(missed)
         self.known_seq = max(self.known_seq, receipt.last_seq)

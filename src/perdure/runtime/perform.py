@@ -101,7 +101,8 @@ async def ask_model(access: ModelAccess, turn: Turn, owed: AskModel, shown: Show
     try:
         async with asyncio.timeout(MODEL_TIMEOUT_S):
             reply = await stream_reply(access.model, request, show)
-        adopted = decode(encode(adopt(reply, turn=turn.id, iteration=turn.iteration)), Reply)
+        written = encode(adopt(reply, turn=turn.id, iteration=turn.iteration))
+        adopted = decode(written, Reply)
     except TimeoutError:
         message = f"no complete reply within {MODEL_TIMEOUT_S} s"
         error = LlmError(kind="stall", message=message, retryable=True)
@@ -111,8 +112,8 @@ async def ask_model(access: ModelAccess, turn: Turn, owed: AskModel, shown: Show
     except (Exception, SystemExit, KeyboardInterrupt):  # the latter two would end the event loop
         log.exception("the model client failed", extra={"turn": turn.id, "effect": owed.ref.id})
         return LlmCallOutcome(error=LlmError(kind="internal", message="the model client failed; the log has the cause"))
-    if (size := len(encode(adopted))) > MAX_REPLY_BYTES:
-        message = f"the reply is {size} bytes, more than the {MAX_REPLY_BYTES} that are kept"
+    if len(written) > MAX_REPLY_BYTES:
+        message = f"the reply is {len(written)} bytes, more than the {MAX_REPLY_BYTES} that are kept"
         return LlmCallOutcome(error=LlmError(kind="too_large", message=message))
     return _checked(LlmCallOutcome(reply=adopted, text_streamed=streamed), adopted, access.check)
 

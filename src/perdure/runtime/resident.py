@@ -22,7 +22,7 @@ from perdure.inbox.items import Input, LateOutcome, Wake
 from perdure.observe.events import Cursor, Delta, Live
 from perdure.observe.hub import QUEUE_LIMIT
 from perdure.observe.live import Audience, LiveEmitter
-from perdure.runtime.agent import Agent, composition_blob, model_of, output_check
+from perdure.runtime.agent import Agent, model_of, output_check
 from perdure.runtime.children import DispatchClient
 from perdure.runtime.clients import AttachmentsClient, CallSite, CompletionsClient, SessionsClient
 from perdure.runtime.deps import DepsContext, TurnDeps
@@ -91,6 +91,8 @@ class Resident:
 
     def __init__(self, shared: Shared, claim: Claim) -> None:
         self.stream: StreamId = claim.stream
+        self._tenant, _, session = stream_names(claim.stream)
+        self._session = SessionId(session)
         self.state = SessionState()
         self.driver: TurnDriver | None = None
         self.stopping = False
@@ -239,8 +241,7 @@ class Resident:
 
     async def _with_deps(self, agent: Agent, serve: Callable[[TurnDeps], Awaitable[None]]) -> None:
         """Serve a turn with dependencies of its own; they live as long as it does in this process."""
-        tenant, _, session = stream_names(self.stream)
-        deps = TurnDeps(self._shared.deps, DepsContext(SessionId(session), tenant, agent.name))
+        deps = TurnDeps(self._shared.deps, DepsContext(self._session, self._tenant, agent.name))
         try:
             await serve(deps)
         finally:
@@ -332,9 +333,8 @@ class Resident:
     async def _instructions(self, agent: Agent, item: Input, deps: TurnDeps) -> str:
         if cancel_of(self.state, item.turn):
             return ""  # nobody will read them
-        tenant, _, session = stream_names(self.stream)
         text = "\n".join(part.text for part in item.parts if isinstance(part, Text))
-        context = InstructionsContext(SessionId(session), tenant, self.state.turns, text)
+        context = InstructionsContext(self._session, self._tenant, self.state.turns, text)
         return await instructions_for(agent.instructions, context, deps, self._shared.threads)
 
     async def _end_at_once(self, ended: TurnEnded) -> None:
@@ -346,8 +346,7 @@ class Resident:
         self, agent: Agent, item: Input, instructions: str, *consume: int
     ) -> tuple[Turn, TurnOpened, list[Record]]:
         composition = agent.composition(instructions, without=self.state.without_tools, model=item.model)
-        blob = composition_blob(composition)
-        self._shared.compositions.put(blob.hash, composition)
+        blob = self._shared.compositions.blob(composition)
         if blob.hash not in self._stored_blobs:
             self._owned.blob(blob)
             self._stored_blobs.add(blob.hash)
@@ -407,8 +406,7 @@ class Resident:
 
     async def _drive(self, agent: Agent, start: tuple[Turn, TurnOpened, list[Record]], deps: TurnDeps) -> None:
         turn, record, records = start
-        tenant, _, session = stream_names(self.stream)
-        where = Where(tenant, SessionId(session), record.composition)
+        where = Where(self._tenant, self._session, record.composition)
         if agent.toolbox.has_hooks:
             await deps.make()  # hooks are asked before a call begins
         driver = TurnDriver(turn, records, where, self._owned, self._around(agent, turn, deps))

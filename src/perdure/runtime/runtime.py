@@ -445,10 +445,10 @@ class Runtime:
         """Whether this runtime's worker is running the turn, now."""
         return self.worker is not None and self.worker.serving.drives(stream, turn)
 
-    def nudge(self, stream: StreamId, claim: Claim | None = None) -> None:
-        """A stream has new work."""
+    def nudge(self, stream: StreamId, claim: Claim | None = None, turn: TurnId | None = None) -> None:
+        """A stream has new work: this turn, if it was claimed with it."""
         if self.worker:
-            self.worker.poke(stream, claim)
+            self.worker.poke(stream, claim, turn)
 
     async def tell(self, stream: StreamId) -> None:
         """Something was written into a stream: its turn and its observers should look."""

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from perdure.errors import Code, Error
-from perdure.ids import CallId, SessionId, StreamId, Tenant, TurnId, session_stream, stream_names
+from perdure.ids import CallId, SessionId, StreamId, Tenant, TurnId, session_stream
 from perdure.runtime.agent import Agent
 from perdure.runtime.editing import checked_title, set_title
 from perdure.runtime.shared import Shared
@@ -30,7 +30,7 @@ def services_of(
     durable: Callable[[], Awaitable[None]],
 ) -> Services:
     """The services of one turn."""
-    sessions = StoredSessions(shared, stream_names(stream)[0])
+    sessions = StoredSessions(shared, shared.tenant)
     return Services(
         locale=agent.locale,
         visible_tool_names=frozenset(contract.name for contract in composition.tools),

@@ -38,6 +38,7 @@ class Serving:
         self._orphans = Orphans(shared.store, shared.clock, shared.loose_ends)
         self._tasks: dict[StreamId, asyncio.Task[None]] = {}
         self._claims: dict[StreamId, Claim] = {}
+        self._coming: dict[StreamId, TurnId] = {}
         self._again: set[StreamId] = set()
         self._refold: set[StreamId] = set()
         self._seats: set[StreamId] = set()
@@ -80,8 +81,13 @@ class Serving:
         elif not served:
             self._found.add(stream)
 
-    def poke(self, stream: StreamId, claim: Claim | None = None, *, in_order: bool = False) -> None:
-        """There may be work on this stream: serve it, or serve it once more, when it is its turn."""
+    def poke(
+        self, stream: StreamId, claim: Claim | None = None, turn: TurnId | None = None, *, in_order: bool = False
+    ) -> None:
+        """There may be work on this stream: serve it, or serve it once more, when it is its turn.
+
+        `claim` is what was claimed when the work was admitted, and `turn` what waits there.
+        """
         if claim:
             self._claims[stream] = claim
         if self.closed or stream in self.unknown_agents or stream in self._resting:
@@ -92,6 +98,9 @@ class Serving:
         if not in_order and not self.idle:
             self._on_room()  # whose turn it is, the store knows
             return
+        if turn is not None:
+            self._coming[stream] = turn
+            self._shared.results.expect(turn)
         task = self._tasks[stream] = asyncio.create_task(self._serve(stream), name=f"perdure:serve:{stream}")
         task.add_done_callback(lambda _: self._served(stream))  # also when it is cancelled before it begins
 
@@ -116,7 +125,9 @@ class Serving:
         return resident.offered if resident else None
 
     def drives(self, stream: StreamId, turn: TurnId) -> bool:
-        """Whether this turn is running here, now."""
+        """Whether this turn is running here, or about to."""
+        if self._shared.results.is_coming(turn):
+            return True
         resident = self.residents.get(stream) if stream in self._tasks else None
         return resident is not None and resident.driver is not None and resident.driver.turn.id == turn
 
@@ -171,6 +182,8 @@ class Serving:
     def _served(self, stream: StreamId) -> None:
         del self._tasks[stream]
         self._begun(stream)
+        if (turn := self._coming.pop(stream, None)) is not None:
+            self._shared.results.leave(turn)  # if it has not run by now, it may run elsewhere
         if stream not in self._resting and stream not in self._refold:
             self._leave(stream)
         if stream in self._refold or stream in self._again:

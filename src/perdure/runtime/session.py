@@ -249,8 +249,10 @@ class Session:
         new = replace(plain, blobs=given.blobs, refers=given.refers, queue=at.queue, priority=at.priority)
         match await self._put(new, item):
             case Admitted(fence=fence):
-                claim = Claim(self.stream, fence, Seq(0)) if fence is not None else None
-                rt.nudge(self.stream, claim)
+                if fence is None:
+                    rt.nudge(self.stream)
+                else:
+                    rt.nudge(self.stream, Claim(self.stream, fence, Seq(0)), item.turn)
                 if mode != "queue":
                     await rt.tell(self.stream)  # the turn that runs should know
                 return Sent(self, item.turn, item.input)

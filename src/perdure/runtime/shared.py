@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from perdure.clock import Clock
 from perdure.codec import Json, decode
+from perdure.commit.plan import Blob
 from perdure.errors import Code, Error
 from perdure.ids import BlobHash, Tenant, TurnId, WorkerId
 from perdure.observe.hub import Hub
-from perdure.runtime.agent import Agent
+from perdure.runtime.agent import Agent, composition_blob
 from perdure.runtime.lounge import Lounge
 from perdure.runtime.permits import Permits
 from perdure.runtime.work import Work
@@ -81,6 +82,15 @@ class Results:
 
     def __init__(self) -> None:
         self._waiting: dict[TurnId, list[Waiter]] = {}
+        self._coming: set[TurnId] = set()
+
+    def expect(self, turn: TurnId) -> None:
+        """A turn is about to run here: its end will be told, or that it is not to be expected here any more."""
+        self._coming.add(turn)
+
+    def is_coming(self, turn: TurnId) -> bool:
+        """Whether there is no need to look for the turn elsewhere."""
+        return turn in self._coming
 
     def wait_for(self, turn: TurnId) -> Waiter:
         """A future that ends with the turn if it ends in this process, or with None when it stops running here."""
@@ -97,6 +107,7 @@ class Results:
         self._answer(turn, None)
 
     def _answer(self, turn: TurnId, result: TurnResult | None) -> None:
+        self._coming.discard(turn)
         for waiter in self._waiting.pop(turn, ()):
             if not waiter.done():
                 waiter.set_result(result)
@@ -128,6 +139,15 @@ class Compositions:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._known: dict[BlobHash, Composition] = {}
+        self._last: dict[str, tuple[Composition, Blob]] = {}
+
+    def blob(self, composition: Composition) -> Blob:
+        """The bytes of a composition that a turn begins with; an agent's last one is not written anew."""
+        known = self._last.get(composition.agent)
+        if known is None or known[0] != composition:
+            known = self._last[composition.agent] = (composition, composition_blob(composition))
+        self.put(known[1].hash, composition)
+        return known[1]
 
     async def get(self, hash: BlobHash) -> Composition:
         """A stored composition.

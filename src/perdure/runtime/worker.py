@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from perdure.errors import Error
-from perdure.ids import StreamId, Tenant, stream_names
+from perdure.ids import StreamId, Tenant, TurnId, stream_names
 from perdure.runtime.serving import Serving
 from perdure.runtime.shared import Shared
 from perdure.store.protocol import Claim, Serves
@@ -143,9 +143,9 @@ class Worker:
         self._news = True
         self._awake.set()
 
-    def poke(self, stream: StreamId, claim: Claim | None = None) -> None:
+    def poke(self, stream: StreamId, claim: Claim | None = None, turn: TurnId | None = None) -> None:
         """There is work on this stream."""
-        self.serving.poke(stream, claim)
+        self.serving.poke(stream, claim, turn)
 
     async def drain(self, timeout_s: float, *, retiring: bool) -> None:
         """Take no more work, let turns finish for a while, then hand over what is left."""

@@ -354,7 +354,8 @@ class Envelope(Value, frozen=True):
     @property
     def id(self) -> str:
         """The effect id."""
-        return self.invocation.effect_id or ""
+        subject = self.invocation.subject
+        return subject.effect_id if isinstance(subject, EffectSubject) else ""
 
     @property
     def key(self) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Literal
 
 import msgspec
@@ -35,6 +36,7 @@ class EffectRef(msgspec.Struct, frozen=True, gc=False):
         return EffectId(f"{base}.{self.attempt}{tail}")
 
     @staticmethod
+    @lru_cache(maxsize=1024)  # the effects of most turns have the same few ids
     def parse(effect: EffectId) -> EffectRef:
         """The inverse of `id`."""
         parts = effect[1:].split(".")

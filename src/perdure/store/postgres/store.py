@@ -13,8 +13,6 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from msgspec.structs import replace
-
 from perdure.clock import Clock
 from perdure.commit.changes import Intervention, Label, NewStream, Redaction
 from perdure.commit.plan import Blob, Entry, Plan, Receipt, check_budget

@@ -31,6 +31,13 @@ from perdure.vocab.records import Row
 Answers = tuple[tuple[PromiseId, Resolution], ...]
 
 
+def checks_first(plan: Plan) -> bool:
+    """Whether a plan can be refused only before anything of it is written: it takes no key, and nothing of others."""
+    if plan.consume or plan.waits or plan.deliveries or plan.blobs or plan.concerns_people:
+        return False
+    return not [True for entry in plan.entries if entry.key is not None]
+
+
 def append(tx: Tx, plan: Plan) -> Receipt:
     """Write a plan, or answer with the receipt it got the first time."""
     found = tx.one("stream_state", (plan.stream,))
@@ -110,7 +117,7 @@ def _receipt_again(tx: Tx, plan: Plan, stream: int, state: StreamState) -> Recei
 
 
 def _missed(tx: Tx, plan: Plan, stream: int, first: Seq) -> tuple[Row, ...]:
-    if plan.known_seq + 1 >= first:
+    if plan.known_seq + plan.ahead + 1 >= first:  # seqs are dense: then nobody else wrote in between
         return ()
     return log_rows(plan.stream, tx.all("log_admitted_between", (stream, plan.known_seq, first)))
 

@@ -131,11 +131,11 @@ class SqliteStore:
         readers.close()
         self._leases.forget_all()
 
-    def _write(self, work: Callable[[Tx], T], *, weight: int = 0) -> asyncio.Future[T]:
+    def _write(self, work: Callable[[Tx], T], *, weight: int = 0, checks_first: bool = False) -> asyncio.Future[T]:
         self._refuse_in_child()
         if self._writer is None:
             raise _not_open()
-        return self._writer.submit(work, weight=weight)
+        return self._writer.submit(work, weight=weight, checks_first=checks_first)
 
     def _reading(self) -> Readers:
         self._refuse_in_child()
@@ -239,7 +239,9 @@ class SqliteStore:
         """Make a plan durable: all of it, or nothing. Submitted at the call; the future ends when it is durable."""
         try:
             weight = check_budget(plan) + sum([len(blob.data) for blob in plan.blobs])
-            return self._write(lambda tx: appends.append(tx, plan), weight=weight)
+            return self._write(
+                lambda tx: appends.append(tx, plan), weight=weight, checks_first=appends.checks_first(plan)
+            )
         except Error as refusal:
             future: asyncio.Future[Receipt] = asyncio.get_running_loop().create_future()
             future.set_exception(refusal)

@@ -47,6 +47,7 @@ class Job(Generic[T]):
     work: Callable[[Tx], T]
     future: Answer[T]
     weight: int
+    checks_first: bool
     result: T | None = None
     error: Exception | None = None
 
@@ -99,10 +100,13 @@ class Writer:
 
     # --- on the event loop
 
-    def submit(self, work: Callable[[Tx], T], *, weight: int = 0) -> Answer[T]:
-        """Take a job at the call; `weight` is about how many bytes it writes."""
+    def submit(self, work: Callable[[Tx], T], *, weight: int = 0, checks_first: bool = False) -> Answer[T]:
+        """Take a job at the call; `weight` is about how many bytes it writes.
+
+        `checks_first`: once it has written anything it refuses no more, so that there is nothing to roll back.
+        """
         loop = asyncio.get_running_loop()
-        job: Job[T] = Job(work, Answer(loop=loop), weight)
+        job: Job[T] = Job(work, Answer(loop=loop), weight, checks_first)
         with self._mutex:
             if self._closing:
                 raise Error(Code.RUNTIME_CLOSED, "the store is closed")
@@ -241,15 +245,26 @@ class Writer:
         tx = Tx(connection, self._counters, self._clock, self._leases)
         try:
             for job in batch:
-                self._in_savepoint(job, tx)
+                if job.checks_first:
+                    self._without_savepoint(job, tx)
+                else:
+                    self._in_savepoint(job, tx)
             connection.execute("COMMIT")
         except sqlite3.Error as problem:
             if is_io(problem):
                 self._fail(batch, problem)
             else:
                 self._one_by_one(batch, connection)
+        except Exception:  # noqa: BLE001 - a bug in one of them, and nobody knows what it had written
+            self._one_by_one(batch, connection)
         else:
             self._durable(tx, [job for job in batch if job.error is None])
+
+    def _without_savepoint(self, job: AnyJob, tx: Tx) -> None:
+        try:
+            job.run(tx)
+        except Error as refusal:
+            job.error = refusal
 
     def _in_savepoint(self, job: AnyJob, tx: Tx) -> None:
         promised, plans = len(tx.once_durable), tx.plans
@@ -266,7 +281,7 @@ class Writer:
         tx.connection.execute("RELEASE job")
 
     def _one_by_one(self, batch: list[AnyJob], connection: sqlite3.Connection) -> None:
-        """A database error may have undone the whole batch (a full disk does): give every job its own chance."""
+        """An error may have undone the whole batch (a full disk does), or must: give every job its own chance."""
         self._roll_back(connection)
         for job in batch:
             job.error, job.result = None, None
