@@ -44,14 +44,33 @@ def _ratio(runs: list[Run], name: str) -> str:
     if name == OURS:
         return ""
     for column, better in COMPARED.items():
-        ours = {run["round"]: run[column] for run in runs if run["name"] == OURS and run.get(column)}
-        theirs = {run["round"]: run[column] for run in runs if run["name"] == name and run.get(column)}
-        ratios = [(ours[number] / theirs[number]) ** better for number in ours.keys() & theirs.keys()]
-        if ratios:
+        if ratios := [ratio**better for ratio in _ratios(runs, name, column)]:
             return f"{median(ratios):.2f} ({min(ratios):.2f}-{max(ratios):.2f})"
     return ""
 
 
+def _ratios(runs: list[Run], name: str, column: str) -> list[float]:
+    """Ours to theirs, in each round that has both."""
+    ours = {run["round"]: run[column] for run in runs if run["name"] == OURS and run.get(column)}
+    theirs = {run["round"]: run[column] for run in runs if run["name"] == name and run.get(column)}
+    return [ours[number] / theirs[number] for number in ours.keys() & theirs.keys()]
+
+
+def middle_ratio(runs: list[Run], name: str, column: str) -> float | None:
+    """The median of ours to theirs within each round; None without any."""
+    ratios = _ratios(runs, name, column)
+    return median(ratios) if ratios else None
+
+
+def middle_of(runs: list[Run], name: str, column: str) -> float | None:
+    """The median of one candidate's numbers; None without any."""
+    values = [run[column] for run in runs if run["name"] == name and column in run]
+    return median(values) if values else None
+
+
 if __name__ == "__main__":
+    from bars import bars
+
     lines = (line for path in sys.argv[1:] for line in Path(path).read_text().splitlines())
-    print("\n".join(report(json.loads(line) for line in lines)))
+    runs = [json.loads(line) for line in lines]
+    print("\n".join((*report(runs), *bars(runs))))

@@ -24,6 +24,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from bars import bars
 from report import report
 
 HERE = Path(__file__).resolve().parent
@@ -94,6 +95,8 @@ def main(arguments: list[str]) -> int:
     with _server(chosen) as server:
         runs = _rounds(chosen, server)
     print("\n".join(report(runs)))
+    if chosen.store == "sqlite":
+        print("\n".join(bars(runs)))
     return 0
 
 

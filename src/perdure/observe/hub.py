@@ -85,6 +85,11 @@ class Hub:
         """Whether anybody looks at this stream."""
         return stream in self._watching
 
+    @property
+    def watched_at_all(self) -> bool:
+        """Whether anybody looks at any stream."""
+        return bool(self._watching)
+
     @contextmanager
     def subscribe(self, stream: StreamId, *, live: bool = True) -> Generator[Subscription]:
         """Watch a stream for the length of a block; without `live`, only be told when to read the store again."""

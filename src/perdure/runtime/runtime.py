@@ -38,6 +38,10 @@ from perdure.vocab.promises import AwaitEventKey, Err, Resolution
 T = TypeVar("T")
 
 WATCH_S = 0.025
+QUIET_WATCH_S = 0.1
+QUIET_AFTER_S = 1.0
+"""How often others' commits are looked for; less often while nobody here watches and nothing has happened for a while,
+because it is the waking that costs, not the looking."""
 MAX_READABLE = 10_000  # streams known to be readable; forgotten together, and looked at again
 MIN_LEASE_S = 0.2
 IDLE_THREADS_MS = 20  # long enough for a thread that does nothing to notice that it may go
@@ -192,12 +196,18 @@ class Runtime:
 
     async def _watch(self, last: int) -> None:
         """Notice what other processes commit."""
+        loop, plans = asyncio.get_running_loop(), 0
+        quiet_from = loop.time() + QUIET_AFTER_S
         while True:
-            await asyncio.sleep(WATCH_S)
+            quiet = loop.time() > quiet_from and not self.hub.watched_at_all
+            await asyncio.sleep(QUIET_WATCH_S if quiet else WATCH_S)
             try:
                 version = await self.store.version()
             except Error:
                 continue
+            if version != last or self.store.counters.plans != plans:
+                quiet_from = loop.time() + QUIET_AFTER_S
+            plans = self.store.counters.plans
             if version != last:
                 self.hub.stir()
                 if self.worker:

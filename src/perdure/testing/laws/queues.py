@@ -4,9 +4,9 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from perdure.errors import Code, Error
 from perdure.ids import Fence, Seq, SessionId, StreamId, Tenant, WorkerId, session_stream, stream_names
