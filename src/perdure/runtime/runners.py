@@ -7,7 +7,7 @@ parts goes through here, and through a valve that is shut once the turn goes on 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
 import msgspec
@@ -202,21 +202,21 @@ class Runners:
         async def run(flight: Flight) -> Outcome:
             try:
                 async with self._around.deps.use() as given:
-                    return await self._attempt(item, ready, flight, self._context(item, ready, flight, given))
+                    return await self._attempt(item, ready, flight, given)
             except DepsFailed:
                 return without_deps(item.call)
 
         return run
 
-    async def _attempt(self, item: RunCall, ready: Ready, flight: Flight, ctx: ToolContext[object]) -> Outcome:
+    async def _attempt(self, item: RunCall, ready: Ready, flight: Flight, given: object) -> Outcome:
         flight.valve = Valve(self._driven)
         controller = JournaledController(self._journal, flight.valve)
         if flight.effect == "resumable":
             flight.body = await self._body(item, flight, controller)
-            if flight.site:
-                flight.site.keep = self._driven.keep
         completion = self._attempts_completion(item, controller)
-        ctx = replace(ctx, body=flight.body, completion=completion)
+        ctx = self._context(item, ready, flight, given, completion)
+        if flight.body and flight.site:
+            flight.site.keep = self._driven.keep
         pure = not flight.begun.care.waits
 
         def may_start() -> bool:
@@ -296,7 +296,14 @@ class Runners:
             plugin_inputs=given or {},
         )
 
-    def _context(self, item: RunCall | Probe, ready: Ready, flight: Flight, given: object) -> ToolContext[object]:
+    def _context(
+        self,
+        item: RunCall | Probe,
+        ready: Ready,
+        flight: Flight,
+        given: object,
+        completion: AttemptCompletion | None = None,
+    ) -> ToolContext[object]:
         where, prepared = self._where, ready.prepared
         flight.site = CallSite(self._driven.turn, item.call.id, flight.id, self._turn_context(), flight.cancellation)
         return ToolContext(
@@ -318,4 +325,6 @@ class Runners:
             turn_context=flight.site.turn_context,
             parent_invocation=flight.begun.envelope.invocation,
             clients=self._around.clients(flight.site),
+            body=flight.body,
+            completion=completion,
         )

@@ -126,10 +126,10 @@ class Serving:
 
     def drives(self, stream: StreamId, turn: TurnId) -> bool:
         """Whether this turn is running here, or about to."""
-        if self._shared.results.is_coming(turn):
-            return True
         resident = self.residents.get(stream) if stream in self._tasks else None
-        return resident is not None and resident.driver is not None and resident.driver.turn.id == turn
+        if resident is None or resident.driver is None:
+            return self._shared.results.is_coming(turn)
+        return resident.driver.turn.id == turn
 
     async def look(self, stream: StreamId | None = None) -> None:
         """Others wrote into a stream, or into any: running turns should know."""

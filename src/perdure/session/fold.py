@@ -15,6 +15,8 @@ from perdure.codec import decode
 from perdure.ids import Seq, TurnId
 from perdure.vocab.records import (
     CancelRequested,
+    EffectSettled,
+    EffectStarted,
     GrantMade,
     GrantRevoked,
     InputAdmitted,
@@ -32,6 +34,8 @@ from perdure.vocab.records import (
 )
 from perdure.vocab.usage import Usage
 from perdure.vocab.wire import Value
+
+_EFFECTS = (EffectStarted, EffectSettled)
 
 CODE = "session-5"
 """The version of this fold. A snapshot written by another one is not trusted."""
@@ -64,6 +68,8 @@ class SessionState(Value, frozen=True):
 
 def fold(state: SessionState, seq: Seq, record: Record) -> SessionState:
     """Fold one record, at its place in the log."""
+    if isinstance(record, _EFFECTS):  # most records are, and they only take a place
+        return replace(state, seq=seq)
     match record:
         case SessionOpened(agent=agent):
             return replace(state, seq=seq, agent=agent)
