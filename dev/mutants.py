@@ -47,6 +47,7 @@ ORDER = "tests/scenarios/test_order_of_durability.py"
 KIT = "tests/scenarios/test_kit_sweep.py"
 SURFACE = "tests/scenarios/test_tool_surface.py"
 BODIES = "tests/scenarios/test_bodies.py"
+APPROVALS = "tests/scenarios/test_approvals.py"
 PROMISES = "tests/scenarios/test_promises.py"
 CLIENTS = "tests/scenarios/test_client_side.py"
 
@@ -84,6 +85,63 @@ MUTANTS = [
         "if revoked is not None and revoked.resolution is not None:",
         "if False:",
         f"{PROMISES} -k 'revoked_foreign and memory'",
+    ),
+    Mutant(
+        "an approval is not used up",
+        "store/sqlite/appends.py",
+        'tx.run("promise_use", (now, promise))',
+        "pass",
+        f"{STORES} -k 'used_up and Sqlite'",
+    ),
+    Mutant(
+        "an approval that has expired still holds",
+        "commit/plan.py",
+        "if state.deadline_at is not None and state.deadline_at <= now:",
+        "if False:",
+        f"{STORES} -k 'expired_allows_nothing'",
+    ),
+    Mutant(
+        "a decision counts after the deadline",
+        "store/sqlite/queries.sql",
+        " AND (deadline_at IS NULL OR deadline_at > ?)",
+        " AND (1 OR deadline_at > ?)",
+        f"{STORES} -k 'after_the_deadline_is_none and Sqlite'",
+    ),
+    Mutant(
+        "an approval is not bound to the arguments",
+        "vocab/approvals.py",
+        "arguments=digest(args))",
+        'arguments="any")',
+        f"{APPROVALS} -k 'other_arguments_are_another_question'",
+    ),
+    Mutant(
+        "silence approves",
+        "vocab/approvals.py",
+        "    decision = decision_of(resolution)\n    return decision if decision is not None and decision.verdict",
+        "    decision = decision_of(resolution) or Decision(verdict='approve', by='nobody', at=0)\n"
+        "    return decision if decision is not None and decision.verdict",
+        "tests/unit/vocab/test_approvals.py -k 'silence'",
+    ),
+    Mutant(
+        "a predicate that cannot tell lets the call run",
+        "runtime/consent.py",
+        "return answer is not False",
+        "return answer is True",
+        f"{APPROVALS} -k 'cannot_tell_asks and memory'",
+    ),
+    Mutant(
+        "a revoked grant still covers calls",
+        "session/fold.py",
+        "kept = tuple(grant for grant in state.grants if grant.grant != revoked)",
+        "kept = state.grants",
+        f"{APPROVALS} -k 'covers_later and memory'",
+    ),
+    Mutant(
+        "a person's word sends a call out again while its worker lives",
+        "runtime/approvals.py",
+        "if not await self._host.store.is_dead(worker):",
+        "if False:",
+        f"{APPROVALS} -k 'says_what_became and memory'",
     ),
     Mutant(
         "a key of a deleted session answers its namesake",

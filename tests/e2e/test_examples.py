@@ -18,6 +18,12 @@ PROMISED = {
         "charges: 2 for 2 bookings",
         "all different",
     ),
+    "03_approval.py": (
+        "1  approval of tool refund: {'order': 'ord_7', 'cents': 9000}, 0 paid so far",
+        "2  approve by ana, with {'order': 'ord_7', 'cents': 4000}",
+        "3  It is on its way. paid: [4000]",
+        "4  already decided by ana: app",
+    ),
     "04_client_tool.py": (
         "1  the session waits for the client's result of tool where_am_i",
         "2  the result of where_am_i does not fit",

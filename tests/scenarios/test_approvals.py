@@ -24,6 +24,8 @@ from perdure import (
 )
 from perdure.codec import Json
 from perdure.commit.plan import Plan, Receipt
+from perdure.effects.promises import unsigned_key
+from perdure.ids import CallId
 from perdure.models.scripted import ScriptedModel, call, calls, say
 from perdure.observe.pending import PendingDecision
 from perdure.observe.verify import verify
@@ -33,6 +35,7 @@ from perdure.session.fold import CODE
 from perdure.store.protocol import Store
 from perdure.tools.decorator import AnyTool, ToolOptions
 from perdure.tools.prepare import ToolPrepareContext
+from perdure.vocab.approvals import consent_to
 from perdure.vocab.messages import Message, ToolResult
 from perdure.vocab.records import EffectStarted
 from tests.scenarios.conftest import Desk, until
@@ -269,6 +272,22 @@ async def test_a_predicate_that_cannot_tell_asks(desk: Desk, predicate: Callable
 def test_the_policy_of_hints(hints: ToolHints, asks: bool) -> None:
     made = refunds([], approve="policy", hints=hints)
     assert made.contract.definition.policy == ("requires_approval" if asks else "auto")
+
+
+def test_other_arguments_are_another_question() -> None:
+    def promise(args: Json, *, call: str = "t.1.0", tool: str = "refund", scope: str = "s") -> str:
+        return unsigned_key(scope, consent_to(CallId(call), tool, args)).key_id
+
+    asked = promise({"cents": 5})
+    others = [
+        promise({"cents": 6}),
+        promise({"cents": "5"}),
+        promise({"cents": 5, "to": None}),
+        promise({"cents": 5}, call="t.1.1"),
+        promise({"cents": 5}, tool="charge"),
+        promise({"cents": 5}, scope="other"),
+    ]
+    assert len({asked, *others}) == 7
 
 
 # --- what does not approve
