@@ -1,0 +1,69 @@
+"""Who runs a tool is part of its contract: a definition of the client's never selects code here."""
+
+from __future__ import annotations
+
+import pytest
+
+from perdure.codec import Json
+from perdure.errors import Code, Error
+from perdure.ids import CallId
+from perdure.tools.client_side import ask_user, asking, client_tool
+from perdure.tools.decorator import tool
+from perdure.tools.toolbox import Prepared, Toolbox
+from perdure.vocab.messages import ToolCall
+from perdure.vocab.outcomes import Failure
+
+ANY: Json = {"type": "object"}
+CALL = ToolCall(id=CallId("t.1.0"), name="look", args={})
+
+
+@tool
+async def look() -> str:
+    """Look."""
+    return "here"
+
+
+THERE = client_tool("look", "Look.", ANY)
+
+
+@pytest.mark.parametrize(("captured", "today"), [(look, THERE), (THERE, look)])
+def test_a_tool_that_moved_while_a_call_was_owed_is_not_run(captured: object, today: object) -> None:
+    [before] = Toolbox([captured]).contracts()  # pyright: ignore[reportArgumentType] - both are tools
+    prepared = Toolbox([today]).prepare(CALL, before)  # pyright: ignore[reportArgumentType]
+    assert isinstance(prepared, Failure)
+    assert prepared.code == "tool_contract_changed"
+
+
+def test_a_clients_tool_that_stayed_is_prepared() -> None:
+    [contract] = Toolbox([THERE]).contracts()
+    assert contract.client_side
+    assert isinstance(Toolbox([THERE]).prepare(CALL, contract), Prepared)
+
+
+def test_a_schema_that_cannot_be_checked_is_refused_when_the_tool_is_made() -> None:
+    with pytest.raises(Error) as caught:
+        client_tool("look", "Look.", {"type": "array"})
+    assert caught.value.code is Code.TOOL_INVALID
+    for wrong in ({"type": "nonsense"}, 7):
+        with pytest.raises(Error) as caught:
+            client_tool("look", "Look.", ANY, result=wrong)
+        assert caught.value.code is Code.TOOL_INVALID
+    with pytest.raises(Error):
+        client_tool("no spaces", "Look.", ANY)
+    with pytest.raises(Error):
+        asking(timeout="soon")
+
+
+def test_a_type_may_say_what_is_posted() -> None:
+    made = client_tool("look", "Look.", ANY, result=int)
+    assert made.contract.returns == {"type": "integer"}
+    assert THERE.contract.returns is None
+    assert ask_user.contract.client_side
+
+
+def test_an_agent_timeout_is_not_for_those_who_may_take_days() -> None:
+    from perdure import Agent
+
+    agent = Agent("a", model="sim:echo", tools=[THERE], tool_timeout="5s")
+    [contract] = agent.composition("").tools
+    assert contract.durability.timeout_ms is None
