@@ -11,18 +11,20 @@ from perdure.errors import Code, Error
 from perdure.ids import CallId, EffectId, Seq, SessionId, StreamId, TurnId, stream_names
 from perdure.inbox.items import Input
 from perdure.observe.pending import PendingItem, items
-from perdure.session.fold import CODE, SessionState, fold_all
+from perdure.session.fold import CODE, SessionState, cancel_of, fold_all
 from perdure.store.permits import Permit
 from perdure.store.protocol import Loaded, Place, Store, StreamInfo
 from perdure.vocab.approvals import approved, did_not_happen
 from perdure.vocab.messages import Reply
 from perdure.vocab.outcomes import AwaitEventOutcome, CompletedToolCall, Done, LlmCallOutcome, ToolCallOutcome
-from perdure.vocab.records import EffectSettled, EffectStarted, Row, TurnEnded
+from perdure.vocab.records import EffectSettled, EffectStarted, Row, SessionPaused, TurnEnded
 from perdure.vocab.refs import EffectRef, PartRef, is_part, parse_ref
 
 MAX_NAMED = 5
 
-Status = Literal["idle", "running", "waiting", "waiting_for_tool_results", "queued", "interrupted", "sealed"]
+Status = Literal[
+    "idle", "running", "waiting", "waiting_for_tool_results", "queued", "interrupted", "sealed", "paused"
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +67,8 @@ async def explain(store: Store, stream: StreamId, *, now: int, places: Mapping[s
     loaded = await store.load(stream, code=CODE)
     state = fold_all(loaded.snapshot.data if loaded.snapshot else None, loaded.rows)
     queued = sum(isinstance(row.item, Input) for row in loaded.inbox)
+    if info.paused is not None:
+        return _paused(info, state, queued, await store.read(stream))
     if state.open_turn is None:
         queue = info.queue or (places or {}).get(info.agent, Place()).queue
         return _between_turns(info, queued, loaded, await _seats(store, queue) if queued else "")
@@ -100,6 +104,25 @@ def _holders(held: Sequence[Permit]) -> str:
     return ", ".join(named[:MAX_NAMED]) + more or "nobody any more"
 
 
+def _paused(info: StreamInfo, state: SessionState, queued: int, rows: Sequence[Row]) -> Why:
+    assert info.paused is not None
+    record = next((row.record for row in reversed(rows) if row.kind == "session_paused"), None)
+    reason = record.reason if isinstance(record, SessionPaused) else ""
+    summary = f"paused by {info.paused.by or 'somebody'}" + (f": {reason}" if reason else "")
+    since = Waiting("somebody to resume it", info.paused.since or 0)
+    turn = state.open_turn
+    stopped = tuple(_under_way([row for row in rows if row.seq >= state.turn_seq])) if turn else ()
+    if cancel_of(state, turn) if turn else None:
+        summary += "; its turn was cancelled and ends when it is resumed"
+    return Why("paused", summary + _behind(queued), turn, (since, *stopped), queued, info.owner, "session.resume()")
+
+
+def _behind(queued: int) -> str:
+    if not queued:
+        return ""
+    return "; 1 input waits" if queued == 1 else f"; {queued} inputs wait"
+
+
 def _between_turns(info: StreamInfo, queued: int, loaded: Loaded, seats: str) -> Why:
     if not queued and (seal := sealed_turn(loaded.rows)) is not None:
         hint = "find out what kills its workers, then: session.retry(), or send something else"
@@ -130,17 +153,20 @@ def _within_turn(
     told = (_told(item, held.get(item.effect) if item.effect else None) for item in _under_way(rows))
     waiting = (*told, *wanted)
     what = "; ".join(item.what for item in waiting) or "the next step"
+    behind = f"{_behind(queued)} behind this turn" if queued else ""
     at_work = info.owner is not None and info.owner_alive
     if (info.parked or at_work) and held and all(item.kind == "client_call" for item in held.values()):
         hint = next(item.who for item in held.values())
-        return Why("waiting_for_tool_results", f"waiting for {what}", turn, waiting, queued, info.owner, hint)
+        return Why("waiting_for_tool_results", f"waiting for {what}{behind}", turn, waiting, queued, info.owner, hint)
     if info.parked:
-        return Why("waiting", f"waiting for {what}", state.open_turn, waiting, queued, info.owner, _who_can(waiting))
+        return Why(
+            "waiting", f"waiting for {what}{behind}", state.open_turn, waiting, queued, info.owner, _who_can(waiting)
+        )
     if info.owner is None or not info.owner_alive:
         hint = f"start a worker that has agent {info.agent!r}; it will carry on"
-        summary = f"interrupted during {what}; the worker is gone"
+        summary = f"interrupted during {what}; the worker is gone{behind}"
         return Why("interrupted", summary, state.open_turn, waiting, queued, info.owner, hint)
-    return Why("running", f"waiting for {what}", state.open_turn, waiting, queued, info.owner)
+    return Why("running", f"waiting for {what}{behind}", state.open_turn, waiting, queued, info.owner)
 
 
 def _told(waiting: Waiting, held: PendingItem | None) -> Waiting:

@@ -39,6 +39,7 @@ from perdure.vocab.records import (
     Record,
     Row,
     SessionOpened,
+    SessionResumed,
     TagsSet,
     TitleSet,
     TurnEnded,
@@ -213,10 +214,11 @@ def _owned(row: Row, agent: str) -> Row:
 
 
 def _closing(rows: list[Row]) -> list[Record]:
-    """What must be said of a turn that was under way."""
+    """What must be said of a turn that was under way, and of a pause: nobody here has asked for it."""
     state = fold_all(None, rows)
+    resumed: list[Record] = [SessionResumed(origin="import")] if state.paused else []
     if state.open_turn is None:
-        return []
+        return resumed
     records = [row.record for row in rows if row.seq >= state.turn_seq]
     settled = {record.id for record in records if isinstance(record, EffectSettled)}
     closing: list[Record] = []
@@ -235,7 +237,7 @@ def _closing(rows: list[Row]) -> list[Record]:
                 pass
     cancelled = any(request.turn == state.open_turn for request in state.cancels)
     reason = "cancelled" if cancelled else "imported"
-    return [*closing, TurnEnded(turn=state.open_turn, status="stopped", reason=reason, message=_UNFINISHED)]
+    return [*resumed, *closing, TurnEnded(turn=state.open_turn, status="stopped", reason=reason, message=_UNFINISHED)]
 
 
 def _ref(effect: EffectId) -> EffectRef:

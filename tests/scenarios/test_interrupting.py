@@ -1,0 +1,301 @@
+"""Interrupting and cancelling: the turn ends, every call is answered truthfully, and nothing is dispatched after it."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from perdure import RetryPolicy, ToolContext, ToolError, Tuning, tool
+from perdure.models.scripted import ScriptedModel, call, calls, fail, say
+from perdure.runtime import verbs
+from perdure.runtime.session import Session
+from perdure.session.fold import SessionState
+from perdure.store.protocol import Loaded
+from perdure.testing.validity import complaints
+from perdure.vocab.messages import Message, ToolResult
+from perdure.vocab.records import CancelRequested, EffectStarted, TurnEnded
+from tests.scenarios.conftest import Desk, until
+from tests.scenarios.verbs import Gate, HeldModel, texts
+
+
+def codes(history: tuple[Message, ...]) -> list[object]:
+    """What the model was told of each call: the code of an error, else the value."""
+    parts = [part for message in history for part in message.parts if isinstance(part, ToolResult)]
+    return [part.output["code"] if isinstance(part.output, dict) else part.output for part in parts]
+
+
+async def interrupted(session: Session) -> list[object]:
+    """Interrupt whatever runs and look at what is left: what the model was told of each call."""
+    waiting = await session.send("stop", mode="interrupt", source="web")
+    ended = await waiting.result(10)
+    assert (ended.status, ended.text, ended.turn) == ("finished", "stopped", waiting.turn)
+    history = await session.history()
+    assert complaints(history) == []
+    assert texts(history)[-2:] == ["user: stop", "assistant: stopped"]
+    rows = await session.rows()
+    ends = [row.record for row in rows if isinstance(row.record, TurnEnded)]
+    assert [(end.status, end.reason) for end in ends] == [("stopped", "cancelled"), ("finished", None)]
+    [request] = [row.record for row in rows if isinstance(row.record, CancelRequested)]
+    assert (request.superseded_by, request.origin, request.turn) == (waiting.input, "web", ends[0].turn)
+    end = next(row.seq for row in rows if row.kind == "turn_ended")
+    begun = [row.record.id for row in rows if row.seq > end and isinstance(row.record, EffectStarted)]
+    assert begun == ["m1.1"]  # nothing of the old turn after its end, and nothing but the answer in the new one
+    return codes(history)
+
+
+STOP = ("stop", say("stopped", exact=True))
+
+
+async def test_while_the_model_streams(desk: Desk) -> None:
+    model = HeldModel(("go", say("a long answer")), STOP)
+    rt = await desk.open(model)
+    session = await rt.session("s", agent="a")
+    first = await session.send("go")
+    await model.asked[0].wait()
+    assert await interrupted(session) == []
+    assert model.cut_off
+    assert (await first.result(10)).reason == "cancelled"
+
+
+async def test_while_an_async_once_tool_runs(desk: Desk) -> None:
+    gate = Gate()
+    rt = await desk.open(ScriptedModel.by_input({"go": [call("pay")], "stop": [STOP[1]]}), gate.pay)
+    session = await rt.session("s", agent="a")
+    await session.send("go")
+    await gate.entered.wait()
+    assert await interrupted(session) == ["outcome_unknown"]
+    assert gate.world == ["pay ann"]
+
+
+async def test_while_a_sync_once_tool_runs_which_is_told_and_left_running(desk: Desk) -> None:
+    gate = Gate()
+    rt = await desk.open(ScriptedModel.by_input({"go": [call("post")], "stop": [STOP[1]]}), gate.post)
+    session = await rt.session("s", agent="a")
+    await session.send("go")
+    await gate.entered.wait()
+    try:
+        assert await interrupted(session) == ["outcome_unknown"]
+        assert await asyncio.to_thread(gate.told.wait, 10)
+        assert gate.world == ["post"]
+    finally:
+        gate.let_go.set()
+
+
+async def test_while_an_idempotent_tool_runs(desk: Desk) -> None:
+    gate = Gate()
+    rt = await desk.open(ScriptedModel.by_input({"go": [call("look")], "stop": [STOP[1]]}), gate.look)
+    session = await rt.session("s", agent="a")
+    await session.send("go")
+    await gate.entered.wait()
+    assert await interrupted(session) == ["tool_cancelled"]
+
+
+async def test_calls_that_never_left_are_cancelled_and_those_that_did_are_in_doubt(desk: Desk) -> None:
+    gate = Gate()
+
+    @tool(serial=True)
+    async def last() -> str:
+        """Last."""
+        gate.world.append("last")
+        return "done"
+
+    script = {"go": [calls(call("pay", to="ann"), call("last"))], "stop": [STOP[1]]}
+    rt = await desk.open(ScriptedModel.by_input(script), gate.pay, last)
+    session = await rt.session("s", agent="a")
+    await session.send("go")
+    await gate.entered.wait()
+    assert await interrupted(session) == ["outcome_unknown", "cancelled"]
+    assert gate.world == ["pay ann"]
+
+
+async def test_in_the_pause_before_a_retry(desk: Desk) -> None:
+    ran: list[int] = []
+
+    @tool(effect="idempotent", retries=RetryPolicy(kind="idempotent", max_attempts=3, base_delay_ms=60_000))
+    async def flaky(ctx: ToolContext) -> str:
+        """Flaky."""
+        ran.append(ctx.attempt)
+        raise ToolError("not now", retry_safe=True)
+
+    rt = await desk.open(ScriptedModel.by_input({"go": [call("flaky")], "stop": [STOP[1]]}), flaky)
+    session = await rt.session("s", agent="a")
+    await session.send("go")
+    await until(lambda: _has(session, "c1.0.1.sleep"))
+    assert await interrupted(session) == ["tool_cancelled"]
+    assert ran == [1]
+
+
+async def test_in_the_pause_before_the_model_is_asked_again(desk: Desk) -> None:
+    model = ScriptedModel.by_input({"go": [fail(503, retry_after_ms=60_000), say("never")], "stop": [STOP[1]]})
+    rt = await desk.open(model)
+    session = await rt.session("s", agent="a")
+    await session.send("go")
+    await until(lambda: _has(session, "m1.1.sleep"))
+    assert await interrupted(session) == []
+
+
+async def _has(session: Session, effect: str) -> bool:
+    started = [row.record for row in await session.rows()]
+    return any(isinstance(one, EffectStarted) and one.id == effect for one in started)
+
+
+async def _parked(session: Session) -> bool:
+    info = await session.runtime.store.stream(session.stream)
+    return info is not None and info.parked
+
+
+@pytest.mark.parametrize("patience", [0.0, 30.0])
+async def test_while_a_body_waits_in_memory_or_parked_without_entering_it_again(desk: Desk, patience: float) -> None:
+    entered: list[str] = []
+
+    @tool(effect="resumable")
+    async def ask(ctx: ToolContext) -> str:
+        """Ask."""
+        entered.append("entered")
+        return str(await ctx.event("answer"))
+
+    script = {"go": [call("ask")], "stop": [STOP[1]]}
+    rt = await desk.open(ScriptedModel.by_input(script), ask, tuning=Tuning(patience_s=patience))
+    session = await rt.session("s", agent="a")
+    await session.send("go")
+    await until(lambda: _parked(session) if patience == 0 else _has(session, "c1.0/event:answer"))
+    assert await interrupted(session) == ["tool_cancelled"]
+    assert entered == ["entered"]
+
+
+async def test_a_parked_turn_is_interrupted_by_somebody_who_is_no_worker(desk: Desk) -> None:
+    @tool(effect="resumable")
+    async def ask(ctx: ToolContext) -> str:
+        """Ask."""
+        return str(await ctx.event("answer"))
+
+    script = {"go": [call("ask")], "stop": [STOP[1]]}
+    rt = await desk.open(ScriptedModel.by_input(script), ask, tuning=Tuning(patience_s=0))
+    away = await desk.open(ScriptedModel(), worker=False)
+    session = await rt.session("s", agent="a")
+    await session.send("go")
+    await until(lambda: _parked(session))
+    assert await interrupted(await away.session("s", agent="a")) == ["tool_cancelled"]
+
+
+async def test_it_goes_ahead_of_what_is_queued_and_the_queue_keeps_its_order(desk: Desk) -> None:
+    model = HeldModel(("go", say("x")), STOP, ("q1", say("one", exact=True)), ("q2", say("two", exact=True)))
+    rt = await desk.open(model)
+    session = await rt.session("s", agent="a")
+    await session.send("go")
+    await model.asked[0].wait()
+    queued = [await session.send("q1"), await session.send("q2")]
+    await session.send("stop", mode="interrupt")
+    assert (await queued[1].result(10)).text == "two"
+    assert texts(await session.history()) == [
+        *("user: go", "user: stop", "assistant: stopped"),
+        *("user: q1", "assistant: one", "user: q2", "assistant: two"),
+    ]
+
+
+async def test_the_same_interruption_again_ends_nothing_more(desk: Desk) -> None:
+    model = HeldModel(("go", say("x")), STOP, ("on", say("fine", exact=True)), hold=3)
+    rt = await desk.open(model)
+    session = await rt.session("s", agent="a")
+    await session.send("go")
+    await model.asked[0].wait()
+    first = await session.send("stop", mode="interrupt", key="k")
+    model.go[1].set()
+    await first.result(10)
+    running = await session.send("on")
+    await model.asked[2].wait()
+    again = await session.send("stop", mode="interrupt", key="k")
+    assert again.duplicate
+    model.go[2].set()
+    assert (await running.result(10)).text == "fine"
+
+
+async def test_an_idle_session_is_not_interrupted_but_asked(desk: Desk) -> None:
+    rt = await desk.open(ScriptedModel(say("stopped", exact=True)))
+    session = await rt.session("s", agent="a")
+    assert (await (await session.send("stop", mode="interrupt")).result(10)).text == "stopped"
+    assert (await (await session.send("stop", mode="interrupt")).result(10)).text == "stopped"
+    assert not [row for row in await session.rows() if row.kind == "cancel_requested"]
+
+
+async def test_a_turn_that_began_behind_the_senders_back_is_interrupted_by_its_worker(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The sender looks, finds nothing running, and writes; meanwhile a turn has begun."""
+    model = HeldModel(("go", say("x")), STOP)
+    rt = await desk.open(model)
+    away = await desk.open(ScriptedModel(), worker=False)
+    session = await rt.session("s", agent="a")
+    await session.send("go")
+    await model.asked[0].wait()
+    there = await away.session("s", agent="a")
+
+    async def sees_nothing(session: Session) -> tuple[SessionState, Loaded]:
+        return SessionState(), Loaded(None, (), ())
+
+    monkeypatch.setattr(verbs, "loaded", sees_nothing)
+    waiting = await there.send("stop", mode="interrupt")
+    assert (await waiting.result(10)).text == "stopped"
+    ends = [row.record for row in await session.rows() if isinstance(row.record, TurnEnded)]
+    assert [end.reason for end in ends] == ["cancelled", None]
+
+
+async def test_two_interruptions_end_two_turns(desk: Desk) -> None:
+    model = HeldModel(("go", say("x")), STOP, ("now", say("fine", exact=True)), ("stop\nnow", say("fine", exact=True)))
+    rt = await desk.open(model)
+    session = await rt.session("s", agent="a")
+    await session.send("go")
+    await model.asked[0].wait()
+    one, two = await asyncio.gather(
+        session.send("stop", mode="interrupt"), session.send("now", mode="interrupt")
+    )  # fmt: skip
+    assert (await two.result(10)).status == "finished"
+    assert (await one.result(10)).status in ("finished", "stopped")
+    history = await session.history()
+    assert complaints(history) == []
+    assert [line for line in texts(history) if line.startswith("user")] == ["user: go", "user: stop", "user: now"]
+
+
+async def test_cancel_and_completion_race_from_two_processes_and_both_are_told_the_truth(desk: Desk) -> None:
+    rt = await desk.open(ScriptedModel(say("ok", latency_ms=3, exact=True)))
+    away = await desk.open(ScriptedModel(), worker=False)
+    outcomes: set[str] = set()
+    for n in range(40):
+        session, there = await rt.session(f"s{n}", agent="a"), await away.session(f"s{n}", agent="a")
+        sent = await session.send("go")
+        await asyncio.sleep(n % 10 / 1000)
+        answer = await there.cancel(sent.turn)
+        ended = await sent.result(10)
+        outcomes.add(answer)
+        assert ended.reason == ("cancelled" if answer == "requested" else None), (n, answer)
+        assert await session.cancel(sent.turn) == ("already_requested" if answer == "requested" else "completion_won")
+        assert await session.ask("again") == "ok"
+    assert outcomes <= {"requested", "completion_won"}
+
+
+class Dies(Exception):
+    """Whoever asked is gone."""
+
+
+async def test_who_cancels_and_dies_right_after_its_one_write_has_cancelled_a_parked_turn(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @tool(effect="resumable")
+    async def ask(ctx: ToolContext) -> str:
+        """Ask."""
+        return str(await ctx.event("answer"))
+
+    rt = await desk.open(ScriptedModel(call("ask"), say("no")), ask, tuning=Tuning(patience_s=0))
+    away = await desk.open(ScriptedModel(), worker=False)
+    session = await rt.session("s", agent="a")
+    sent = await session.send("go")
+    await until(lambda: _parked(session))
+
+    async def die(*_: object) -> None:
+        raise Dies
+
+    monkeypatch.setattr(away, "tell", die)
+    with pytest.raises(Dies):
+        await (await away.session("s", agent="a")).cancel()
+    assert (await sent.result(10)).reason == "cancelled"
