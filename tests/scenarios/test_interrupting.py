@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from perdure import RetryPolicy, ToolContext, ToolError, Tuning, tool
+from perdure.codec import Json
 from perdure.models.scripted import ScriptedModel, call, calls, fail, say
 from perdure.runtime import verbs
 from perdure.runtime.session import Session
@@ -21,8 +22,8 @@ from tests.scenarios.verbs import Gate, HeldModel, texts
 
 def codes(history: tuple[Message, ...]) -> list[object]:
     """What the model was told of each call: the code of an error, else the value."""
-    parts = [part for message in history for part in message.parts if isinstance(part, ToolResult)]
-    return [part.output["code"] if isinstance(part.output, dict) else part.output for part in parts]
+    outputs: list[Json] = [part.output for message in history for part in message.parts if isinstance(part, ToolResult)]
+    return [output["code"] if isinstance(output, dict) else output for output in outputs]
 
 
 async def interrupted(session: Session) -> list[object]:

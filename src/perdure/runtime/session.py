@@ -282,7 +282,7 @@ class Session:
         return await verbs.queue(self)
 
     async def cancel_input(
-        self, input: InputId | Sent, *, and_behind: bool = False, reason: str = "", origin: str = "api"
+        self, input: str | Sent, *, and_behind: bool = False, reason: str = "", origin: str = "api"
     ) -> Withdrawal:
         """Take back an input that waits; with `and_behind`, everything that came after it too, all or nothing.
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from perdure.effects import keys
 from perdure.errors import Code, Error
-from perdure.ids import CallId, EffectId, SessionId, Tenant, TurnId
+from perdure.ids import CallId, EffectId, InputId, SessionId, Tenant, TurnId
 from perdure.inbox.items import Input
 from perdure.observe.verify import verify
 from perdure.runtime.runtime import Runtime
@@ -29,6 +29,7 @@ from perdure.vocab.records import (
     EffectSettled,
     EffectStarted,
     InputAdmitted,
+    InputCancelled,
     OutcomeArrivedLate,
     Row,
     TurnEnded,
@@ -40,6 +41,14 @@ Effect = tuple[TurnId, EffectId]
 
 
 @dataclass(frozen=True, slots=True)
+class Taken:
+    """An input: the turn that answers it, and the key it was sent under."""
+
+    turn: TurnId
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
 class Story:
     """One session: its log, the conversation, what waits, and where it contradicts itself."""
 
@@ -47,14 +56,25 @@ class Story:
     session: SessionId
     rows: tuple[Row, ...]
     history: tuple[Message, ...]
-    waiting: Mapping[TurnId, str]
+    waiting: Mapping[InputId, Taken]
     problems: tuple[str, ...]
 
     @property
-    def inputs(self) -> dict[TurnId, str]:
-        """The key of every input that was accepted, by the turn that answers it."""
+    def inputs(self) -> dict[InputId, Taken]:
+        """Every input that was accepted and not taken back: its key, and the turn that answers it."""
         admitted = (row.record for row in self.rows)
-        return {**self.waiting, **{one.turn: one.key for one in admitted if isinstance(one, InputAdmitted)}}
+        taken = {one.input: Taken(one.turn, one.key) for one in admitted if isinstance(one, InputAdmitted)}
+        return {**self.waiting, **taken}
+
+    @property
+    def withdrawn(self) -> set[InputId]:
+        """The inputs that were taken back before a turn took them."""
+        return {one.input for one in (row.record for row in self.rows) if isinstance(one, InputCancelled)}
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether somebody asked for a turn to end: then it is a matter of timing how far that turn came."""
+        return any(row.kind == "cancel_requested" for row in self.rows)
 
     @property
     def ends(self) -> dict[TurnId, TurnEnded]:
@@ -141,7 +161,9 @@ async def _story(rt: Runtime, name: SessionId) -> Story:
     rows = await session.rows()
     history = await session.history()
     loaded = await rt.store.load(session.stream, code=CODE)
-    waiting = {row.item.turn: row.item.key for row in loaded.inbox if isinstance(row.item, Input)}
+    waiting = {
+        row.item.input: Taken(row.item.turn, row.item.key) for row in loaded.inbox if isinstance(row.item, Input)
+    }
     problems = (*verify(info, rows, loaded).problems, *(f"the conversation: {one}" for one in complaints(history)))
     return Story(rt.tenant, name, rows, history, waiting, problems)
 
@@ -159,21 +181,22 @@ def judge(usual: Aftermath, crashed: Aftermath, end: Aftermath) -> tuple[str, ..
 
 def _inputs(usual: Aftermath, crashed: Aftermath, end: Aftermath) -> Iterator[str]:
     """An accepted input is never lost, never runs twice, and is answered."""
-    known = {turn for story in end.stories for turn in story.inputs}
+    known = {input for story in end.stories for input in (*story.inputs, *story.withdrawn)}
+    racing = any(story.cancelled for story in (*usual.stories, *end.stories))
     kept = {(story.tenant, story.session) for story in usual.stories}
     for story in crashed.stories:
-        for turn, key in story.inputs.items():
-            if turn not in known and (story.tenant, story.session) in kept:  # else the script itself deletes it
-                yield f"session {story.session}: the input {key} had been accepted, and is gone"
+        for input, taken in story.inputs.items():
+            if input not in known and (story.tenant, story.session) in kept:  # else the script itself deletes it
+                yield f"session {story.session}: the input {taken.key} had been accepted, and is gone"
     for story in end.stories:
-        for turn, key in story.inputs.items():
-            if turn not in story.ends:
-                yield f"session {story.session}: the input {key} was accepted and never answered"
+        for taken in story.inputs.values():
+            if taken.turn not in story.ends:
+                yield f"session {story.session}: the input {taken.key} was accepted and never answered"
     expected, found = _answers(usual), _answers(end)
     for name, statuses in expected.items():
         if len(found.get(name, ())) != len(statuses):
             yield f"the input {name} was answered {len(found.get(name, ()))} times, not {len(statuses)}"
-        elif found[name] != statuses and not end.doubts:
+        elif found[name] != statuses and not (end.doubts or racing):
             yield f"the input {name} ended as {', '.join(found[name])}, undisturbed as {', '.join(statuses)}"
     for name in found.keys() - expected.keys():
         yield f"the input {name} was answered, and is not sent in an undisturbed run"
@@ -182,20 +205,26 @@ def _inputs(usual: Aftermath, crashed: Aftermath, end: Aftermath) -> Iterator[st
 def _answers(of: Aftermath) -> dict[str, list[str]]:
     answers: dict[str, list[str]] = {}
     for story in of.stories:
-        for turn, ended in story.ends.items():
-            name = f"{story.inputs.get(turn, '?')} of session {story.session}"
-            answers.setdefault(name, []).append(f"{ended.status} {ended.reason or ''}".strip())
+        for taken in story.inputs.values():
+            if ended := story.ends.get(taken.turn):
+                name = f"{taken.key or '?'} of session {story.session}"
+                answers.setdefault(name, []).append(f"{ended.status} {ended.reason or ''}".strip())
     return answers
 
 
 def _ledger(usual: Aftermath, end: Aftermath) -> Iterator[str]:
-    """Nothing happens more often than without a crash; less only if the model was told that nobody knows."""
+    """Nothing happens more often than without a crash; less only if the model was told that nobody knows. How far a
+    turn came that was cancelled differs from run to run; that nothing happens twice does not.
+    """
+    racing = any(story.cancelled for story in (*usual.stories, *end.stories))
     for what in sorted({line.what for line in (*usual.world, *end.world)}):
         most, times = usual.world.count(what), end.world.count(what)
-        per_key = max(usual.world.by_key(what).values(), default=0)
+        per_key = max(usual.world.by_key(what).values(), default=int(racing))
         for key, count in end.world.by_key(what).items():
             if count > per_key > 0:
                 yield f"{what!r} happened {count} times under the key {key or '(none)'}, expected {per_key}"
+        if racing:
+            continue
         if times > most:
             yield f"{what!r} happened {times} times, expected {most} as in the undisturbed run"
         elif times < most and not end.doubts:
@@ -243,12 +272,14 @@ def _sent_out_again(story: Story) -> Iterator[str]:
 
 
 def _doubts(usual: Aftermath, crashed: Aftermath, end: Aftermath) -> Iterator[str]:
-    """Only what was under way when the process died can be in doubt, unless it is in an undisturbed run as well."""
+    """Only what was under way when the process died can be in doubt, unless it is in an undisturbed run as well, or its
+    turn was cancelled.
+    """
     allowed = {effect for story in crashed.stories for effect in story.under_way | story.doubted.keys()}
     always = {id for story in usual.stories for _, id in story.doubted}
     for story in end.stories:
         for effect, name in story.doubted.items():
-            if effect not in allowed and effect[1] not in always:
+            if effect not in allowed and effect[1] not in always and not story.cancelled:
                 yield f"session {story.session}: {name} ({effect[1]}) is in doubt, and was not under way at the crash"
 
 
@@ -309,8 +340,8 @@ def journal_lines(stories: Iterable[Story]) -> Iterator[str]:
         yield f"session {story.session}:"
         for row in story.rows:
             yield f"  {row.seq:>3} {_words(row)}"
-        for turn, key in story.waiting.items():
-            yield f"      waiting: the input {key} for turn {turn}"
+        for taken in story.waiting.values():
+            yield f"      waiting: the input {taken.key} for turn {taken.turn}"
 
 
 def _words(row: Row) -> str:

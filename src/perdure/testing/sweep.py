@@ -215,7 +215,7 @@ class _Bench:
 
 
 def _check_script(usual: Aftermath, passed: tuple[Boundary, ...]) -> None:
-    keys = [key for story in usual.stories for key in story.inputs.values()]
+    keys = [taken.key for story in usual.stories for taken in story.inputs.values()]
     if not keys and any(boundary.what == "delete" for boundary in passed):
         raise Error(
             Code.INVALID_ARGUMENT,

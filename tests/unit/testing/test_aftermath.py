@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import pytest
 
 from perdure.ids import InputId, Seq, SessionId, StreamId, Tenant, TurnId
-from perdure.testing.aftermath import Aftermath, Story, judge
+from perdure.testing.aftermath import Aftermath, Story, Taken, judge
 from perdure.testing.world import Ledger, Line
 from perdure.vocab.messages import Message, Text
 from perdure.vocab.outcomes import Failed, Failure
@@ -19,10 +19,10 @@ KEY = "perdure-tool:default:s:t1.1.0:x"
 
 
 def admitted(turn: TurnId = T1, key: str = "k") -> InputAdmitted:
-    return InputAdmitted(input=InputId("i"), turn=turn, parts=(Text(text="go"),), key=key)
+    return InputAdmitted(input=InputId(f"i-{turn}"), turn=turn, parts=(Text(text="go"),), key=key)
 
 
-def story(*records: Record, waiting: Mapping[TurnId, str] | None = None, problems: tuple[str, ...] = ()) -> Story:
+def story(*records: Record, waiting: Mapping[InputId, Taken] | None = None, problems: tuple[str, ...] = ()) -> Story:
     rows = tuple(
         Row(stream=StreamId("s"), seq=Seq(seq), at=0, kind=kind_of(record), data=write(record))
         for seq, record in enumerate(records, 1)
@@ -96,7 +96,7 @@ BROKEN: dict[str, tuple[Aftermath, Aftermath, str]] = {
         "session s: the input other had been accepted, and is gone",
     ),
     "a waiting input is gone": (
-        after(story(waiting={T2: "other"})),
+        after(story(waiting={InputId("i-t2"): Taken(T2, "other")})),
         USUAL,
         "session s: the input other had been accepted, and is gone",
     ),
@@ -107,7 +107,7 @@ BROKEN: dict[str, tuple[Aftermath, Aftermath, str]] = {
     ),
     "an input waits for ever": (
         after(),
-        after(story(*DONE, waiting={T2: "other"}), world=CHARGED, calls=called(1)),
+        after(story(*DONE, waiting={InputId("i-t2"): Taken(T2, "other")}), world=CHARGED, calls=called(1)),
         "session s: the input other was accepted and never answered",
     ),
     "an input is answered twice": (

@@ -1,4 +1,4 @@
-"""`perdure sessions list | show | watch | retry | export | import`."""
+"""`perdure sessions list | show | watch | retry | export | import`, and what `session_verbs` adds."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Option, Typer
 
+from perdure.cli.commands import session_verbs
 from perdure.cli.options import Db, Json, Quiet, SessionName
 
 if TYPE_CHECKING:
@@ -16,7 +17,8 @@ if TYPE_CHECKING:
     from perdure.session.fold import SessionState
     from perdure.store.protocol import StreamInfo
 
-app = Typer(help="Look at sessions.", no_args_is_help=True, rich_markup_mode=None)
+app = Typer(help="Look at sessions, and act on them.", no_args_is_help=True, rich_markup_mode=None)
+session_verbs.add_to(app)
 
 MARKS = {
     "idle": "○",
@@ -26,6 +28,7 @@ MARKS = {
     "queued": "●",
     "interrupted": "‖",
     "sealed": "⊘",
+    "paused": "⏸",
 }
 TONES = {
     "idle": "",
@@ -35,6 +38,7 @@ TONES = {
     "queued": "warn",
     "interrupted": "warn",
     "sealed": "fail",
+    "paused": "warn",
 }
 
 
@@ -49,7 +53,7 @@ def list_sessions(  # noqa: PLR0913 - its options, each one word
         str,
         Option(
             metavar="STATUS,…",
-            help="Only these: idle, running, waiting, waiting_for_tool_results, queued, interrupted, sealed.",
+            help="Only these: idle, running, waiting, waiting_for_tool_results, queued, interrupted, sealed, paused.",
         ),
     ] = "",
     agent: Annotated[str, Option(metavar="NAME", help="Only sessions of this agent.")] = "",
@@ -174,6 +178,8 @@ def _print_list(found: list[_Found], now: int, *, json: bool, quiet: bool) -> No
                 summary=why.summary,
                 title=info.title,
                 tags=list(info.tags),
+                paused_by=info.paused.by if info.paused else None,
+                paused_at=utc(info.paused.since) if info.paused and info.paused.since is not None else None,
             )
     elif quiet:
         for info, _, _ in found:
