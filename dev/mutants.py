@@ -50,6 +50,10 @@ BODIES = "tests/scenarios/test_bodies.py"
 APPROVALS = "tests/scenarios/test_approvals.py"
 PROMISES = "tests/scenarios/test_promises.py"
 CLIENTS = "tests/scenarios/test_client_side.py"
+STEER = "tests/scenarios/test_steering.py"
+INTERRUPT = "tests/scenarios/test_interrupting.py"
+PAUSE = "tests/scenarios/test_pausing.py"
+QUEUE = "tests/scenarios/test_queueing.py"
 
 NO_FENCE = (
     """    if state is None or plan.fence > state.fence:
@@ -659,6 +663,97 @@ MUTANTS = [
         "            free, full = self.serving.free, (*full, *newly_full)\n",
         "            return\n",
         "tests/scenarios/test_queues.py -k 'memory and than_its_number'",
+    ),
+    Mutant(
+        "what is steered stays in the inbox",
+        "runtime/turns.py",
+        "self._owned.submit(said, consume=(inbox_id,))",
+        "self._owned.submit(said)",
+        f"{STEER} -k 'next_model_call and memory'",
+    ),
+    Mutant(
+        "steering waits for the next turn",
+        "runtime/turns.py",
+        "                    self._take_in()\n",
+        "",
+        f"{STEER} -k 'next_model_call and memory'",
+    ),
+    Mutant(
+        "whoever waits for an input that joined another turn is not told",
+        "runtime/resident.py",
+        "                self._shared.results.leave(instead)",
+        "                pass",
+        f"{STEER} -k 'parked and sqlite'",
+    ),
+    Mutant(
+        "an interruption does not wake a parked turn",
+        "inbox/admit.py",
+        'return not isinstance(item, Input) or item.mode == "interrupt"',
+        "return not isinstance(item, Input)",
+        f"{INTERRUPT} -k 'no_worker and sqlite'",
+    ),
+    Mutant(
+        "a turn that began behind the sender's back is not interrupted",
+        "runtime/resident.py",
+        "            self.driver.interrupt(request)",
+        "            pass",
+        f"{INTERRUPT} -k 'behind_the_senders_back and memory'",
+    ),
+    Mutant(
+        "the same interruption again ends another turn",
+        "store/memory/store.py",
+        "            return Intervened(done=False, admission=admission)",
+        "            pass",
+        f"{INTERRUPT} -k 'ends_nothing_more and memory'",
+    ),
+    Mutant(
+        "a cancel request wakes nobody by itself",
+        "runtime/verbs.py",
+        "Intervention(session.stream, delivery=wake, notes=(Entry.of(request, at=now),))",
+        "Intervention(session.stream, notes=(Entry.of(request, at=now),))",
+        f"{INTERRUPT} -k 'dies_right_after and sqlite'",
+    ),
+    Mutant(
+        "a paused turn goes on",
+        "runtime/turns.py",
+        "                elif self._paused:\n                    continue\n",
+        "",
+        f"{PAUSE} -k 'running_turn and memory'",
+    ),
+    Mutant(
+        "a paused stream is claimed (SQLite)",
+        "store/sqlite/queries.sql",
+        "WHERE s.paused_at IS NULL AND s.format",
+        "WHERE s.format",
+        f"{STORES} -k 'Sqlite and paused_stream'",
+    ),
+    Mutant(
+        "pausing leaves an idle stream to its owner (SQLite)",
+        "store/sqlite/admissions.py",
+        '        tx.run("stream_take_back", (stream,))',
+        "        pass",
+        f"{STORES} -k 'Sqlite and idle_stream_from_its_owner'",
+    ),
+    Mutant(
+        "inputs are taken back one by one (SQLite)",
+        "store/sqlite/admissions.py",
+        '        if tx.run("inbox_consume", (row, stream)).rowcount != 1:\n            raise stream_moved(name)',
+        '        tx.run("inbox_consume", (row, stream))',
+        f"{STORES} -k 'Sqlite and withdrawn_together'",
+    ),
+    Mutant(
+        "a merge key leaves what waits",
+        "runtime/verbs.py",
+        "withdraw=tuple(row.id for row, _ in same)",
+        "withdraw=()",
+        f"{QUEUE} -k 'takes_the_place and memory'",
+    ),
+    Mutant(
+        "steering is shown in front of the results that were there",
+        "session/view.py",
+        "    return [*messages, *asked_again]",
+        "    return [*asked_again, *messages]",
+        "tests/unit/session/test_view.py -k behind_the_results",
     ),
 ]
 

@@ -36,6 +36,12 @@ PROMISED = {
         "3  AlreadyResolved(resolution=Ok(value={'parcel': 7}))",
         "4  It is on its way.",
     ),
+    "07_steer.py": ("One of the three leaves in the morning.", "one turn answered both: True", "to the model: 2"),
+    "08_interrupt.py": (
+        "the first turn: stopped cancelled",
+        "the model was told: outcome_unknown",
+        "cancel, afterwards: completion_won",
+    ),
 }
 
 
