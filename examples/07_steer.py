@@ -1,4 +1,4 @@
-"""Shows: steering. What is sent to a running turn reaches its model with the next request, once, or opens the next turn.
+"""Shows: steering. What is sent to a running turn reaches its model with the next request, once; or opens the next one.
 
 Run:     python examples/07_steer.py
 See:     a search that takes a while; a remark that arrives meanwhile; one turn that answers both.

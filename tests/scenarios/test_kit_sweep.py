@@ -232,7 +232,7 @@ def test_what_the_script_does_not_wait_for_is_waited_for() -> None:
     for crash in crashes:
         assert {story.session for story in crash.stories} == {"ann", "bob", "cat"}
         assert crash.history("ann")[-1].role == "assistant"
-    assert any(crash.boundary.what == "annotate" for crash in crashes), "a cancellation is a write too"
+    assert any(crash.boundary.what == "intervene" for crash in crashes), "a cancellation is a write too"
 
 
 def doubtful(store: Store, world: World) -> Runtime:
