@@ -22,9 +22,7 @@ from perdure.vocab.refs import EffectRef, PartRef, is_part, parse_ref
 
 MAX_NAMED = 5
 
-Status = Literal[
-    "idle", "running", "waiting", "waiting_for_tool_results", "queued", "interrupted", "sealed", "paused"
-]
+Status = Literal["idle", "running", "waiting", "waiting_for_tool_results", "queued", "interrupted", "sealed", "paused"]
 
 
 @dataclass(frozen=True, slots=True)
