@@ -243,7 +243,13 @@ async def test_a_turn_that_began_behind_the_senders_back_is_interrupted_by_its_w
 
 
 async def test_two_interruptions_end_two_turns(desk: Desk) -> None:
-    model = HeldModel(("go", say("x")), STOP, ("now", say("fine", exact=True)), ("stop\nnow", say("fine", exact=True)))
+    model = HeldModel(
+        ("go", say("x")),
+        STOP,
+        ("now", say("fine", exact=True)),
+        ("stop\nnow", say("fine", exact=True)),
+        ("now\nstop", STOP[1]),
+    )
     rt = await desk.open(model)
     session = await rt.session("s", agent="a")
     await session.send("go")
@@ -251,11 +257,14 @@ async def test_two_interruptions_end_two_turns(desk: Desk) -> None:
     one, two = await asyncio.gather(
         session.send("stop", mode="interrupt"), session.send("now", mode="interrupt")
     )  # fmt: skip
-    assert (await two.result(10)).status == "finished"
-    assert (await one.result(10)).status in ("finished", "stopped")
+    statuses = {(await one.result(10)).status, (await two.result(10)).status}
+    assert "finished" in statuses  # whichever came last; the other one may have been ended before it was answered
     history = await session.history()
     assert complaints(history) == []
-    assert [line for line in texts(history) if line.startswith("user")] == ["user: go", "user: stop", "user: now"]
+    asked = [line for line in texts(history) if line.startswith("user")]
+    assert asked[0] == "user: go"
+    assert sorted(asked[1:]) == ["user: now", "user: stop"]
+    assert history[-1].role == "assistant"
 
 
 async def test_cancel_and_completion_race_from_two_processes_and_both_are_told_the_truth(desk: Desk) -> None:
