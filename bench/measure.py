@@ -5,6 +5,7 @@ A program runs one workload in one process and prints one line, `RESULT {json}`.
 w1a  1 workflow of 1,000 steps             w2a  200 turns in one session (2 model calls, 1 tool call each)
 w1b  50 workflows of 100 steps             w2b  200 sessions of one turn, 20 at a time
 w3   5,000 workflows waiting for an event  w4   500 workflows of 10 steps, SIGKILL at half, started again
+w5   200 sessions of one turn whose model thinks for 20 ms, sent from outside to workers that run five at a time
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-SHAPES = {"w1a": (1, 1000), "w1b": (50, 100), "w3": (5000, 0), "w4": (500, 10), "w4child": (500, 10)}
+SHAPES = {"w1a": (1, 1000), "w1b": (50, 100), "w3": (5000, 0), "w4": (500, 10), "w4child": (500, 10), "w5": (1, 0)}
 PAYLOAD = {"step": 1, "ok": True, "text": "x" * 160, "score": 0.5}  # about 200 bytes once it is JSON
 ASK = "please look up the item and tell me what it is; " + "q" * 52
 ARGUMENT = "x" * 20

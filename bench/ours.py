@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import signal
 import subprocess
 import sys
 import time
@@ -33,7 +34,7 @@ from measure import (
     tell,
 )
 
-from perdure import Agent, OutcomeUnknown, Runtime, ToolContext, Tuning, tool
+from perdure import Agent, OutcomeUnknown, Runtime, ToolContext, Tuning, Work, tool
 from perdure.codec import encode
 from perdure.effects.controller import Care, JournaledController, Local
 from perdure.effects.journal import EffectJournal
@@ -51,6 +52,7 @@ from perdure.vocab.messages import Text, ToolResult
 from perdure.vocab.outcomes import DurableStepOutcome, Outcome
 from perdure.vocab.usage import Usage
 
+THINKS_S = 0.02
 SPENT = Usage(input=300, output=50, calls=1)  # counting tokens over and over is the simulated model's cost, not ours
 
 
@@ -293,6 +295,56 @@ async def recovering(chosen: Namespace) -> None:
         await asyncio.sleep(3600)
 
 
+# --- w5: a fleet
+
+
+class Thinking(Forgetful):
+    """Takes as long as a fast model."""
+
+    async def stream(self, request: ModelRequest) -> AsyncIterator[ModelEvent]:
+        await asyncio.sleep(THINKS_S)
+        async for event in super().stream(request):
+            yield event
+
+
+def thinker() -> Agent:
+    replies = replace(call("lookup", item=ARGUMENT), usage=SPENT), say(ANSWER, usage=SPENT)
+    return Agent("a", model=Thinking(*replies), tools=[lookup])
+
+
+async def fleet(chosen: Namespace) -> None:
+    """Turns that others run: from the first input to the last result, with as many workers as there are workflows."""
+    async with Runtime(address(chosen), agents=[thinker()], worker=False) as rt:
+        workers = [worker(chosen) for _ in range(chosen.workflows)]
+        try:
+            numbers = await _asked_of(rt, chosen)
+        finally:
+            for one in workers:
+                one.terminate()
+                one.wait()
+    tell(**numbers, workers=chosen.workflows)
+
+
+async def _asked_of(rt: Runtime, chosen: Namespace) -> dict[str, object]:
+    for k in range(10 * chosen.workflows):  # every worker is awake and has run something
+        await (await rt.session(f"warm{k}", agent="a")).ask(ASK)
+    cpu, began = cpu_s(), time.perf_counter()
+    sent = [await (await rt.session(f"s{k}", agent="a")).send(ASK) for k in range(chosen.turns)]
+    await asyncio.gather(*(one.result(timeout=chosen.cap) for one in sent))
+    return speed(chosen.turns, time.perf_counter() - began, cpu_s() - cpu)
+
+
+def worker(chosen: Namespace) -> subprocess.Popen[bytes]:
+    return subprocess.Popen([sys.executable, sys.argv[0], "w5child", "--dir", str(chosen.dir), "--url", chosen.url])
+
+
+async def work_for_others(chosen: Namespace) -> None:
+    stop = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
+    async with Runtime(address(chosen), agents=[thinker()], worker=Work(concurrency=5)):
+        await stop.wait()
+
+
 # --- cold claims
 
 
@@ -350,14 +402,15 @@ def _runs(command: list[str]) -> float:
 
 
 def main() -> None:
-    chosen = options("w1a", "w1b", "w2a", "w2b", "w3", "w4", "w4child", "cold", "chat", "startup")
+    chosen = options("w1a", "w1b", "w2a", "w2b", "w3", "w4", "w4child", "w5", "w5child", "cold", "chat", "startup")
     if chosen.work == "w4":
         kill_and_start_again(lambda again: child(chosen, again), chosen)
     elif chosen.work == "startup":
         startup()
     else:
         runs = {"w1a": steps, "w1b": steps, "w2a": turns, "w2b": turns, "w3": waiting, "w4child": recovering}
-        asyncio.run((runs | {"cold": cold, "chat": chat})[chosen.work](chosen))
+        runs |= {"w5": fleet, "w5child": work_for_others, "cold": cold, "chat": chat}
+        asyncio.run(runs[chosen.work](chosen))
 
 
 if __name__ == "__main__":

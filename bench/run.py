@@ -33,7 +33,7 @@ from postgres import Server  # noqa: E402 - the server that the tests start
 
 HOMES = HERE / "peers" / ".venvs"
 SERVER = HOMES / "node_modules" / "@restatedev" / "restate-server-linux-x64" / "bin" / "restate-server"
-WORKS = ("w1a", "w1b", "w2a", "w2b", "w3", "w4", "cold", "chat", "startup")
+WORKS = ("w1a", "w1b", "w2a", "w2b", "w3", "w4", "cold", "chat", "startup", "w5")
 
 
 @dataclass(frozen=True)
@@ -45,6 +45,7 @@ class Candidate:
     works: tuple[str, ...]
     mode: str = ""
     peer: str = ""
+    workers: int = 0
 
     @property
     def python(self) -> Path:
@@ -61,6 +62,7 @@ CANDIDATES = (
     Candidate("raw, in the loop", "raw.py", ("w1a",), "inline"),
     Candidate("perdure", "ours.py", WORKS),
     Candidate("perdure, append path alone", "ours.py", STEPS, "journal"),
+    Candidate("perdure, two workers", "ours.py", ("w5",), workers=2),
     Candidate("dbos", "peers/dbos_peer.py", ("w1a", "w1b", "w3", "w4"), peer="dbos"),
     Candidate("langgraph sync", "peers/langgraph_peer.py", ALL, "sync", "langgraph"),
     Candidate("langgraph async", "peers/langgraph_peer.py", (*STEPS, *TURNS, "w4"), "async", "langgraph"),
@@ -72,7 +74,8 @@ CANDIDATES = (
 
 ON_POSTGRES = (
     Candidate("raw", "raw_postgres.py", (*STEPS, *TURNS)),
-    Candidate("perdure", "ours.py", ALL),
+    Candidate("perdure", "ours.py", (*ALL, "w5")),
+    Candidate("perdure, two workers", "ours.py", ("w5",), workers=2),
     Candidate("absurd", "peers/absurd_peer.py", STEPS, peer="absurd"),
     Candidate("dbos", "peers/dbos_peer.py", STEPS, peer="dbos"),
     Candidate("restate", "peers/restate_peer.py", (*STEPS, *TURNS), peer="restate"),
@@ -137,7 +140,8 @@ def _run(one: Candidate, work: str, chosen: argparse.Namespace, server: Server |
     folder = Path(tempfile.mkdtemp(prefix="bench-", dir=chosen.dir))
     command = [str(one.python), str(HERE / one.script), work, "--dir", str(folder), "--mode", one.mode]
     command += ["--cap", str(chosen.cap)]
-    command += ["--workflows", str(chosen.workflows)] if chosen.workflows else []
+    if workflows := one.workers or chosen.workflows:
+        command += ["--workflows", str(workflows)]
     if server:
         asyncio.run(server.execute("DROP DATABASE IF EXISTS bench WITH (FORCE)"))
         asyncio.run(server.execute("CREATE DATABASE bench"))
