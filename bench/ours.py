@@ -298,7 +298,7 @@ async def recovering(chosen: Namespace) -> None:
 # --- w5: a fleet
 
 
-class Thinking(Forgetful):
+class Thinking(Calling):
     """Takes as long as a fast model."""
 
     async def stream(self, request: ModelRequest) -> AsyncIterator[ModelEvent]:
@@ -308,8 +308,7 @@ class Thinking(Forgetful):
 
 
 def thinker() -> Agent:
-    replies = replace(call("lookup", item=ARGUMENT), usage=SPENT), say(ANSWER, usage=SPENT)
-    return Agent("a", model=Thinking(*replies), tools=[lookup])
+    return Agent("a", model=Thinking("lookup", item=ARGUMENT), tools=[lookup])
 
 
 async def fleet(chosen: Namespace) -> None:

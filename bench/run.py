@@ -24,7 +24,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from bars import bars
+from bars import ON_POSTGRES, ON_SQLITE, bars
 from report import report
 
 HERE = Path(__file__).resolve().parent
@@ -72,7 +72,7 @@ CANDIDATES = (
     Candidate("openai-agents", "peers/openai_agents_peer.py", TURNS, peer="openai_agents"),
 )
 
-ON_POSTGRES = (
+POSTGRES_CANDIDATES = (
     Candidate("raw", "raw_postgres.py", (*STEPS, *TURNS)),
     Candidate("perdure", "ours.py", (*ALL, "w5")),
     Candidate("perdure, two workers", "ours.py", ("w5",), workers=2),
@@ -98,14 +98,13 @@ def main(arguments: list[str]) -> int:
     with _server(chosen) as server:
         runs = _rounds(chosen, server)
     print("\n".join(report(runs)))
-    if chosen.store == "sqlite":
-        print("\n".join(bars(runs)))
+    print("\n".join(bars(runs, ON_SQLITE if chosen.store == "sqlite" else ON_POSTGRES)))
     return 0
 
 
 def _rounds(chosen: argparse.Namespace, server: Server | None) -> list[dict[str, object]]:
     words = [word for word in chosen.only.split(",") if word]
-    candidates = ON_POSTGRES if server else CANDIDATES
+    candidates = POSTGRES_CANDIDATES if server else CANDIDATES
     wanted = [one for one in candidates if (chosen.peers or not one.peer) and one.there]
     wanted = [one for one in wanted if not words or any(word in one.name for word in words)]
     runs: list[dict[str, object]] = []
