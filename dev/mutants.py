@@ -383,22 +383,22 @@ MUTANTS = [
     Mutant(
         "a sleep begins anew after a restart",
         "effects/controller.py",
-        "care = Care(effect=care.effect, due_at=started.due_at, record_start=care.record_start)",
+        "care = Care(effect=care.effect, due_at=started.due_at, record_start=care.record_start, leave=care.leave)",
         "pass",
         f"{BODIES}::test_a_sleep_keeps_its_moment[memory]",
     ),
     Mutant(
         "no intent before a once call",
         "effects/controller.py",
-        'return self.record_start or self.effect in ("once", "resumable")',
-        "return self.record_start",
+        'return self.record_start or self.leave or self.effect in ("once", "resumable")',
+        "return self.record_start or self.leave",
         f"{SWEEP}::test_killed_inside[one_once-charge]",
     ),
     Mutant(
         "dispatch before the reply is durable",
         "effects/controller.py",
-        'if begun.care.effect != "pure":',
-        'if begun.care.effect == "never":',
+        'return self.leave or self.effect != "pure"',
+        "return False",
         f"{ORDER}::test_only_a_pure_call_is_dispatched_before_the_reply_that_names_it_is_durable",
     ),
     Mutant(
@@ -576,8 +576,8 @@ MUTANTS = [
     Mutant(
         "no intent before a once call, seen by the kit",
         "effects/controller.py",
-        'return self.record_start or self.effect in ("once", "resumable")',
-        "return self.record_start",
+        'return self.record_start or self.leave or self.effect in ("once", "resumable")',
+        "return self.record_start or self.leave",
         f"{KIT}::test_a_once_tool_at_every_boundary",
     ),
     Mutant(
@@ -611,8 +611,8 @@ MUTANTS = [
     Mutant(
         "a claim by the way takes what a dead worker held, and counts nothing",
         "store/sqlite/claims.py",
-        "    if owner is not None or active or parked or format > FORMAT:",
-        "    if active or parked or format > FORMAT:",
+        "    if owner is not None or active or parked or paused_at is not None or format > tx.leases.format:",
+        "    if active or parked or paused_at is not None or format > tx.leases.format:",
         f"{STORES} -k 'TestSqlite and a_sender'",
     ),
     Mutant(
@@ -660,7 +660,7 @@ MUTANTS = [
     Mutant(
         "a full queue keeps everybody from working",
         "runtime/worker.py",
-        "            free, full = self.serving.free, (*full, *newly_full)\n",
+        "            full = (*full, *newly_full)\n",
         "            return\n",
         "tests/scenarios/test_queues.py -k 'memory and than_its_number'",
     ),

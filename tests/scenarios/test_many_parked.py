@@ -1,4 +1,4 @@
-"""Ten thousand sessions parked inside a resumable tool cost rows in the store, and nothing else."""
+"""Ten thousand sessions parked inside a resumable tool, or on an approval, cost rows in the store and nothing else."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 import gc
 import sqlite3
 import threading
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
@@ -15,8 +16,10 @@ from perdure.models.scripted import ScriptedModel, call, say
 from perdure.runtime.clock import SystemClock
 from perdure.runtime.flights import Flight
 from perdure.runtime.resident import Resident
+from perdure.runtime.session import Session
 from perdure.store.sqlite.store import SqliteStore
 from perdure.tools.body import Body
+from perdure.tools.decorator import Tool
 from tests.scenarios.conftest import until
 
 SESSIONS = 10_000
@@ -29,16 +32,36 @@ def parked_in(path: Path) -> int:
     return count
 
 
-@pytest.mark.timeout(300)
-async def test_ten_thousand_parked_sessions_keep_no_task_no_thread_and_no_memory(tmp_path: Path) -> None:
-    @tool(effect="resumable")
-    async def ask(ctx: ToolContext) -> object:
-        """Ask."""
-        return await ctx.event("answer")
+@tool(effect="resumable", name="act")
+async def wait_inside(ctx: ToolContext) -> object:
+    """Wait for an answer."""
+    return await ctx.event("answer")
 
-    model = ScriptedModel(call("ask"), say("ok"))
+
+async def answer(session: Session) -> None:
+    await session.resolve("answer", 42)
+
+
+@tool(approve=True, name="act")
+async def wait_before() -> str:
+    """Wait to be allowed."""
+    return "done"
+
+
+async def approve(session: Session) -> None:
+    [asked] = await session.pending()
+    assert asked.kind == "approval"
+    await session.runtime.approvals.approve(asked.id, by="ana")
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(("act", "wake"), [(wait_inside, answer), (wait_before, approve)], ids=["body", "approval"])
+async def test_ten_thousand_parked_sessions_keep_no_task_no_thread_and_no_memory(
+    act: Tool[..., object], wake: Callable[[Session], Awaitable[None]], tmp_path: Path
+) -> None:
+    model = ScriptedModel(call("act"), say("ok"))
     store = SqliteStore(tmp_path / "s.db", SystemClock(), synchronous="NORMAL")
-    async with Runtime(store, agents=[Agent("a", model=model, tools=[ask])], tuning=Tuning(patience_s=0)) as rt:
+    async with Runtime(store, agents=[Agent("a", model=model, tools=[act])], tuning=Tuning(patience_s=0)) as rt:
         tasks, threads = len(asyncio.all_tasks()), threading.active_count()
         for start in range(0, SESSIONS, 200):
             sessions = [await rt.session(f"s{n}", agent="a") for n in range(start, start + 200)]
@@ -59,7 +82,7 @@ async def test_ten_thousand_parked_sessions_keep_no_task_no_thread_and_no_memory
 
         some = [rt.existing(f"s{n}") for n in range(0, SESSIONS, 500)]
         for session in some:
-            await session.resolve("answer", 42)
+            await wake(session)
 
         async def answered() -> bool:
             return all([(await session.why()).status == "idle" for session in some])

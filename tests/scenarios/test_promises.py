@@ -268,7 +268,7 @@ async def test_nothing_but_the_key_itself_is_ever_accepted(desk: Desk, caplog: p
                 replace(key, signature=field),
                 replace(key, scope=field),
                 replace(key, key_id=PromiseId(field)),
-                replace(key, wait=Custom(key=field or "x")),
+                replace(key, wait=Custom(key=field if field.strip() else "x")),
                 replace(key, wait=ToolCompletion(call_id=field if field.strip() else "x", attempt=2)),
                 unsigned_key(key.scope, key.wait),
             )
