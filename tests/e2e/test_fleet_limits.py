@@ -72,7 +72,7 @@ class Asked(ScriptedModel):
                 yield event
 
 model = Asked(calls(call("charge"), call("mail")), say("done"), name="test:asked")
-clerk = Agent("clerk", model=model, tools=[charge, mail], work_queue="desk")
+clerk = Agent("clerk", model=model, tools=[charge, mail], queue="desk")
 work = Work(limits={"tool:charge": 2, "tool:mail": 1, "model:test:*": 3, "queue:desk": 6})
 
 def app():

@@ -130,7 +130,7 @@ async def test_many_senders_of_one_merge_key_leave_one_input(desk: Desk) -> None
 
 async def test_queued_inputs_can_be_answered_together(new_store: NewStore) -> None:
     model = HeldModel(("go", OK), ("one\ntwo\nthree", OK), ("three", OK))
-    async with Runtime(new_store(), agents=[Agent("a", model=model, queue="together")]) as rt:
+    async with Runtime(new_store(), agents=[Agent("a", model=model, drain="together")]) as rt:
         session = await rt.session("s", agent="a")
         await session.send("go")
         await model.asked[0].wait()

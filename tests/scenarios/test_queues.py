@@ -49,7 +49,7 @@ async def stack() -> AsyncIterator[AsyncExitStack]:
 def agents(door: Door, **places: tuple[str, int]) -> list[Agent]:
     found = places or {"a": ("default", 0)}
     return [
-        Agent(name, model=MODEL, tools=[door.tool()], work_queue=queue, priority=priority)
+        Agent(name, model=MODEL, tools=[door.tool()], queue=queue, priority=priority)
         for name, (queue, priority) in found.items()
     ]
 
@@ -189,7 +189,7 @@ async def test_a_session_that_exists_is_moved_on_purpose_only(new_store: NewStor
         lambda: Work(limits={"tool:a*b": 2}),
         lambda: Work(limits={"tool:charge": 0}),
         lambda: Work(limits={"queue:*": 2}),
-        lambda: Agent("a", work_queue=""),
+        lambda: Agent("a", queue=""),
         lambda: Agent("a", priority=5000),
     ],
 )

@@ -56,10 +56,10 @@ class Agent:
     may wait for days.
     `max_iterations` bounds the model calls of one turn; after it the model is asked once more, without tools.
     `view_bytes` bounds how much of the conversation the model is shown, whole turns at a time, newest first.
-    `queue` says what becomes of inputs that wait for a turn to end: each gets a turn of its own ("one"), or all of them
+    `drain` says what becomes of inputs that wait for a turn to end: each gets a turn of its own ("one"), or all of them
     are answered together by the next ("together").
     `locale` is the language tools should answer in, as a BCP 47 tag such as `uk-UA`.
-    Its sessions wait for a worker in `work_queue`, those with a higher `priority` first.
+    Its sessions wait for a worker in the queue of that name, those with a higher `priority` first.
 
     Raises:
         Error: `agent_invalid`, `model_unknown`, `tool_invalid` or `invalid_text` for a configuration that cannot work.
@@ -75,8 +75,8 @@ class Agent:
     locale: str | None = None
     output: OutputType = None
     tool_timeout: float | str | None = None
-    queue: Literal["one", "together"] = "one"
-    work_queue: str = "default"
+    drain: Literal["one", "together"] = "one"
+    queue: str = "default"
     priority: int = 0
     output_as: Output | None = field(init=False, repr=False)
     toolbox: Toolbox = field(init=False, repr=False)
@@ -86,8 +86,8 @@ class Agent:
         object.__setattr__(self, "name", check_agent_name(self.name))
         if self.max_iterations < 1:
             raise Error(Code.AGENT_INVALID, f"max_iterations must be at least 1, not {self.max_iterations}")
-        if self.queue not in ("one", "together"):
-            raise Error(Code.AGENT_INVALID, f'queue must be "one" or "together", not {self.queue!r:.40}')
+        if self.drain not in ("one", "together"):
+            raise Error(Code.AGENT_INVALID, f'drain must be "one" or "together", not {self.drain!r:.40}')
         if not isinstance(self.instructions, str) and not callable(self.instructions):
             raise Error(
                 Code.AGENT_INVALID,
@@ -101,7 +101,7 @@ class Agent:
                 f"tool_timeout={self.tool_timeout!r} is not a duration",
                 hint='seconds as a number, or "500ms", "30s", "2m"',
             )
-        check_place(self.work_queue, self.priority)
+        check_place(self.queue, self.priority)
         object.__setattr__(self, "output_as", output_of(self.output) if self.output is not None else None)
         object.__setattr__(self, "toolbox", Toolbox(self.tools))
         object.__setattr__(self, "resolved", resolve(self.model))
@@ -110,7 +110,7 @@ class Agent:
     @property
     def place(self) -> Place:
         """Where its sessions stand that have no place of their own."""
-        return Place(self.work_queue, self.priority)
+        return Place(self.queue, self.priority)
 
     @property
     def limits(self) -> Limits:

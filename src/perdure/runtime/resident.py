@@ -462,7 +462,7 @@ class Resident:
             lounge=shared.lounge,
             permits=shared.permits,
             opened_at=self._opened_at,
-            joining=partial(self._waiting.joining, together=agent.queue == "together"),
+            joining=partial(self._waiting.joining, together=agent.drain == "together"),
             grant=lambda tool: grant_for(self.state, tool),
         )
 
