@@ -197,6 +197,23 @@ async def test_a_client_that_says_nothing_in_time_is_told_to_the_model(desk: Des
         await session.post_result(item.id, 1)
 
 
+async def test_what_comes_after_its_time_is_late_also_while_nobody_is_at_work(desk: Desk) -> None:
+    quick = client_tool("look", "Look.", {"type": "object"}, timeout="400ms")
+    model = ScriptedModel(call("look"), say("ok"))
+    session = await begun(desk, model, quick)
+    item = await waiting_call(session)
+    assert item.until is not None
+    elsewhere = (await desk.open(model, quick, worker=False)).existing("s")
+    await session.runtime.drain()
+    await asyncio.sleep(0.5)
+    with pytest.raises(Error, match="its time was over"):
+        await elsewhere.post_result(item.id, 1)
+    await desk.open(model, quick)
+    await status(elsewhere, "idle")
+    [output] = outputs(await elsewhere.history())
+    assert output["code"] == "tool_completion_timeout"
+
+
 async def test_a_cancelled_turn_takes_no_result(desk: Desk) -> None:
     session = await begun(desk, ScriptedModel(call("where_am_i"), say("ok")), WHERE)
     item = await waiting_call(session)

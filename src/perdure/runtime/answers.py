@@ -91,13 +91,13 @@ async def resolve_by_key(rt: Runtime, key: object, resolution: Resolution) -> Re
             return await resolve(rt, asked, resolution)
 
 
-async def resolve(rt: Runtime, key: AwaitEventKey, resolution: Resolution) -> Resolved:
-    """Answer a promise of a turn that is not over, and wake who waits for it."""
+async def resolve(rt: Runtime, key: AwaitEventKey, resolution: Resolution, due_at: int | None = None) -> Resolved:
+    """Answer a promise of a turn that is not over, and wake who waits for it. After `due_at` it ends as timed out."""
     scope = TurnScope.parse(key.scope)
     now = rt.clock.wall_ms()
     await rt.check_readable(scope.stream)
     try:
-        await rt.store.promise(PromiseState(id=key.key_id, stream=scope.stream))
+        await rt.store.promise(PromiseState(id=key.key_id, stream=scope.stream, deadline_at=due_at))
         over = await end_of(rt.store, scope.stream, scope.turn) is not None
         answered = await rt.store.resolve(key.key_id, Cancelled() if over else resolution, now=now)
     except Error as problem:

@@ -2,6 +2,7 @@
 
 Laws: a result is found by its call, in its own session. What does not fit is refused and changes nothing: the call
 stays open. The first that fits stands; the same again is the same, and something else is told that it came too late.
+So is whatever comes after its time by the store's clock, also while nobody is at work to notice that it is over.
 """
 
 from __future__ import annotations
@@ -34,23 +35,23 @@ async def post(rt: Runtime, session: SessionId, results: Mapping[str, Json | Err
     Raises:
         Error: `tool_call_unknown`, `tool_result_invalid`, `tool_call_answered`, `invalid_json`, `input_too_large`.
     """
-    checked: list[tuple[CallId, AwaitEventKey, Ok | Err]] = []
+    checked: list[tuple[CallId, AwaitEventKey, Ok | Err, int | None]] = []
     for name, result in results.items():
         scope, call = _place(rt, session, name), CallId(name)
         key = unsigned_key(scope.id, ClientResult(call_id=call))
-        about = await _asked(rt, scope, key, call)
+        about, due_at = await _asked(rt, scope, key, call)
         failed = result if isinstance(result, Err) else None
         given = answers.answer_of(None if failed else cast("Json", result), failed)
         assert not isinstance(given, Cancelled)
         if isinstance(given, Ok):
             _check(await _contract(rt, scope, about.tool_name), call, given.value)
-        checked.append((call, key, given))
-    for call, key, given in checked:
+        checked.append((call, key, given, due_at))
+    for call, key, given, _ in checked:
         known = await rt.store.peek(key.key_id)
         first = known.resolution if known is not None else None
         if first is not None and first != given:
             raise _late(call, first)
-    return {call: await _bring(rt, call, key, given) for call, key, given in checked}
+    return {call: await _bring(rt, call, key, given, due_at) for call, key, given, due_at in checked}
 
 
 async def answer(
@@ -65,10 +66,10 @@ async def answer(
         raise Error(Code.INVALID_ARGUMENT, "an answer says who gives it", hint='session.answer(call, {...}, by="ann")')
     scope = _place(rt, session, call)
     key = unsigned_key(scope.id, UserAnswer(call_id=call))
-    about = await _asked(rt, scope, key, CallId(call))
+    about, due_at = await _asked(rt, scope, key, CallId(call))
     plain = _checked(questions_of(about.args), given, call)
     told = answered(plain, by=by, at=rt.clock.wall_ms(), via=_named(via, "where it comes from"))
-    resolved = await answers.resolve(rt, key, answers.answer_of(told, None))
+    resolved = await answers.resolve(rt, key, answers.answer_of(told, None), due_at)
     if isinstance(resolved, AlreadyResolved) and values_of(resolved.resolution) != plain:
         raise _late(CallId(call), resolved.resolution)
     return resolved
@@ -82,12 +83,14 @@ def _place(rt: Runtime, session: SessionId, call: object) -> TurnScope:
     return TurnScope(rt.tenant, session, TurnId(parts[0]))
 
 
-async def _asked(rt: Runtime, scope: TurnScope, key: AwaitEventKey, call: CallId) -> PreparedToolCall:
-    """The call as it was emitted."""
+async def _asked(
+    rt: Runtime, scope: TurnScope, key: AwaitEventKey, call: CallId
+) -> tuple[PreparedToolCall, int | None]:
+    """The call as it was emitted, and until when it can be answered."""
     row = await rt.store.find(scope.stream, ask_key(key.key_id))
     match row.record if row is not None else None:
-        case EffectStarted(command=AwaitEvent(about=PreparedToolCall() as about), redacted=""):
-            return about
+        case EffectStarted(command=AwaitEvent(about=PreparedToolCall() as about), due_at=due_at, redacted=""):
+            return about, due_at
         case _:
             raise _unknown(call)
 
@@ -133,9 +136,9 @@ def _checked(questions: tuple[Question, ...], given: Mapping[str, Answer], call:
     return {question.id: given[question.id] for question in questions}
 
 
-async def _bring(rt: Runtime, call: CallId, key: AwaitEventKey, given: Resolution) -> Resolved:
+async def _bring(rt: Runtime, call: CallId, key: AwaitEventKey, given: Resolution, due_at: int | None) -> Resolved:
     """Somebody who did not hear that it was taken says it again: that is no conflict."""
-    resolved = await answers.resolve(rt, key, given)
+    resolved = await answers.resolve(rt, key, given, due_at)
     if isinstance(resolved, AlreadyResolved) and resolved.resolution != given:
         raise _late(call, resolved.resolution)
     return resolved
