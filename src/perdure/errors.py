@@ -52,7 +52,6 @@ class Code(StrEnum):
 
     # tools as they are registered
     TOOL_INVALID = "tool_invalid"
-    TOOL_NOT_SUPPORTED_YET = "tool_not_supported_yet"
     TOOL_UNKNOWN = "tool_unknown"
 
     # the runtime
@@ -165,7 +164,6 @@ TRAITS: Mapping[Code, Trait] = {
     Code.TOOL_RESULT_INVALID: _BAD,
     Code.ANSWER_INVALID: _BAD,
     Code.TOOL_INVALID: _BAD,
-    Code.TOOL_NOT_SUPPORTED_YET: Trait(501),
     Code.TOOL_UNKNOWN: _MISSING,
     Code.RUNTIME_CLOSED: _AWAY,
     Code.RUNTIME_FORKED: _BROKEN,

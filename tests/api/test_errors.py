@@ -41,7 +41,6 @@ CODES = [
     "tool_result_invalid",
     "answer_invalid",
     "tool_invalid",
-    "tool_not_supported_yet",
     "tool_unknown",
     "runtime_closed",
     "runtime_forked",

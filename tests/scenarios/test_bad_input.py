@@ -219,15 +219,3 @@ def test_an_agent_that_cannot_work_is_refused_when_it_is_made(wrong: dict[str, o
     with pytest.raises(Error) as caught:
         Agent(**wrong)  # type: ignore[arg-type]
     assert caught.value.code is code
-
-
-def test_what_arrives_later_is_refused_and_never_ignored() -> None:
-    for wrong in ({"approve": True}, {"client_side": True}, {"in_doubt": "ask"}):
-        with pytest.raises(Error) as caught:
-
-            @tool(**wrong)  # type: ignore[call-overload]
-            def refund(cents: int) -> None:
-                """Refund."""
-
-        assert caught.value.code is Code.TOOL_NOT_SUPPORTED_YET
-        assert caught.value.hint

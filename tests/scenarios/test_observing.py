@@ -122,7 +122,7 @@ async def test_why_says_what_is_waited_for(desk: Desk) -> None:
     await started.wait()
     why = await session.why()
     assert (why.status, why.queued, why.turn) == ("running", 1, sent.turn)
-    assert why.summary == "waiting for tool charge"
+    assert why.summary == "waiting for tool charge; 1 input waits behind this turn"
     release.set()
     await sent.result(timeout=10)
 

@@ -21,7 +21,7 @@ from perdure import Agent, Runtime, Tuning
 from perdure.ids import StreamId, WorkerId
 from perdure.models.scripted import ScriptedModel, say
 from perdure.runtime.serving import MAX_BEGINNING
-from perdure.store.protocol import Claim, Loaded, Store
+from perdure.store.protocol import Claim, Loaded, Ready, Serves, Store
 from perdure.testing.laws import Bench
 from perdure.testing.laws.bench import LEASE_MS, said, stream_of
 from tests.conformance.test_stores import PostgresBench, SqliteBench
@@ -58,6 +58,12 @@ class Counting:
         found = await self.store.claim(stream, worker)
         if isinstance(found, Claim):
             self.taken.append(stream)
+        return found
+
+    async def claim_ready(self, worker: WorkerId, *, limit: int, now: int, serves: Serves) -> tuple[Ready, ...]:
+        self.asked["claim_ready"] += 1
+        found = await self.store.claim_ready(worker, limit=limit, now=now, serves=serves)
+        self.taken.extend(ready.stream for ready in found if ready.claim)
         return found
 
 

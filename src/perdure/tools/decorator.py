@@ -207,8 +207,7 @@ def tool(
     """Make a function a tool: its hints and docstring are the schema, the options are its promises.
 
     Raises:
-        Error: `tool_invalid` for a promise or signature that makes no sense, `tool_not_supported_yet` for one that
-            this release cannot keep.
+        Error: `tool_invalid` for a promise or signature that makes no sense.
     """
     unknown = sorted(set(options) - set(ToolOptions.__annotations__))
     if unknown:

@@ -78,7 +78,7 @@ def as_tool(one: SomeTool, *, with_context: bool = True) -> AnyTool:
     """Whatever somebody wrote as a tool, in the one form that is run.
 
     Raises:
-        Error: `tool_invalid`, or `tool_not_supported_yet` for a policy that nothing enforces yet.
+        Error: `tool_invalid`.
     """
     if not isinstance(one, ToolObject):
         return one

@@ -113,8 +113,6 @@ def check_manifest(provider: ToolProvider, manifest: ToolManifest) -> ToolContra
     durability = manifest.durability
     if durability.effect == "once" and durability.retry.kind == "idempotent":
         raise _invalid(where, "is once and retried as if it were idempotent", 'use kind="safe"')
-    if durability.doubt == "ask":
-        raise Error(Code.TOOL_NOT_SUPPORTED_YET, f'{where}: doubt="ask" is not supported yet')
     own = getattr(getattr(provider, "probe", None), "__func__", None)
     if durability.doubt == "probe" and own in (None, ToolProvider.probe):
         raise _invalid(where, "is to be probed, and its provider has no probe", "write `async def probe`")
