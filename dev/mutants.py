@@ -46,6 +46,7 @@ STORES = "tests/conformance/test_stores.py"
 ORDER = "tests/scenarios/test_order_of_durability.py"
 KIT = "tests/scenarios/test_kit_sweep.py"
 SURFACE = "tests/scenarios/test_tool_surface.py"
+LAST_MOMENT = "tests/scenarios/test_cancelling_in_the_last_moment.py"
 BODIES = "tests/scenarios/test_bodies.py"
 APPROVALS = "tests/scenarios/test_approvals.py"
 PROMISES = "tests/scenarios/test_promises.py"
@@ -160,6 +161,20 @@ MUTANTS = [
         'telling = call.pending.pending.on_cancel == "cancel_external_work"',
         "telling = True",
         f"{PROMISES} -k 'says_ignore and memory'",
+    ),
+    Mutant(
+        "how a call ended is forgotten if the turn is cancelled in the same moment",
+        "runtime/turns.py",
+        "in owed(replace(self.turn, cancel=None)) if",
+        "in owed(self.turn) if not isinstance(item, EndTurn) and",
+        f"{LAST_MOMENT} -k 'memory'",
+    ),
+    Mutant(
+        "what a call says while it is being stopped is not looked at",
+        "runtime/turns.py",
+        "self._settle_landed()  # what came while it was halted",
+        "pass  #",
+        f"{LAST_MOMENT} -k 'being_stopped and memory'",
     ),
     Mutant(
         "a cancel that comes while a turn is being parked is lost",

@@ -292,15 +292,24 @@ class TurnDriver:
         landed, self._landed = self._landed, []
         landed.sort(key=lambda flight: isinstance(flight.owed, AwaitApproval))
         for flight in landed:
+            if flight.outcome is None and self.turn.cancel:
+                continue  # it stays in sight: whether it was dispatched decides what the call is told
             if self.flights.get(flight.id) is flight:
                 del self.flights[flight.id]
-            if flight.outcome is None or flight.id not in {_id(item) for item in owed(self.turn)}:
+            if flight.outcome is None or flight.id not in self._expected():
                 continue
             if isinstance(flight.owed, AwaitApproval):
                 self._owned.flush()  # a decision and the start of what it allows are one append, alone
             self._settle(flight, flight.outcome)
             if isinstance(flight.owed, AwaitApproval):
                 self._remember(flight.owed, flight.outcome)
+
+    def _expected(self) -> set[EffectId]:
+        """The effects whose outcomes count. Cancelling a turn undoes nothing: how a call ended counts all the same."""
+        if not self.turn.cancel or self.turn.ended:
+            return {item.ref.id for item in owed(self.turn) if not isinstance(item, EndTurn)}
+        ends = (RunCall, AwaitCompletion, AwaitVerdict, Probe)
+        return {item.ref.id for item in owed(replace(self.turn, cancel=None)) if isinstance(item, ends)}
 
     def _remember(self, asked: AwaitApproval, outcome: Outcome) -> None:
         """An approval for the whole session covers later calls of the tool."""
@@ -585,11 +594,10 @@ class TurnDriver:
         await self.halt()
         self._controller.doubt_unsettled_steps(InDoubt(reason="cancelled"))
         await self._forget_events()
+        self._settle_landed()  # what came while it was halted: a call may now be pending, in doubt, or have failed
         for ref, call in unanswered(self.turn):
             flight = self.flights.get(ref.id)
-            if flight is not None and flight.outcome is not None:
-                self._settle(flight, flight.outcome)
-            elif call.pending is not None:
+            if call.pending is not None:
                 telling = call.pending.pending.on_cancel == "cancel_external_work"
                 ended = AwaitEventOutcome(resolution=await self._waits.withdraw(call.pending.key, telling=telling))
                 self._controller.record(EffectSettled(id=replace(ref, tail="completion").id, outcome=ended))
