@@ -199,7 +199,11 @@ def _elements(value: Json) -> Sequence[Json]:
 
 
 def check_text(text: str, *, where: str) -> str:
-    """Plain text, whatever subclass of it was given; refuses what cannot be written as UTF-8 (a lone surrogate)."""
+    """Plain text, whatever subclass of it was given; refuses what is no text or cannot be written as UTF-8 (a lone
+    surrogate).
+    """
+    if not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance] - whatever a caller gives
+        raise Error(Code.INVALID_ARGUMENT, f"{where} must be text, not {type(text).__name__}", path=where)
     try:
         text.encode()
     except UnicodeEncodeError as problem:

@@ -23,9 +23,9 @@ from perdure import (
     tool,
 )
 from perdure.codec import Json
-from perdure.commit.plan import Plan, Receipt
+from perdure.commit.plan import Entry, Plan, Receipt
 from perdure.effects.promises import unsigned_key
-from perdure.ids import CallId
+from perdure.ids import CallId, PromiseId
 from perdure.models.scripted import ScriptedModel, call, calls, say
 from perdure.observe.pending import PendingDecision
 from perdure.observe.verify import verify
@@ -37,7 +37,7 @@ from perdure.tools.decorator import AnyTool, ToolOptions
 from perdure.tools.prepare import ToolPrepareContext
 from perdure.vocab.approvals import consent_to
 from perdure.vocab.messages import Message, ToolResult
-from perdure.vocab.records import EffectStarted
+from perdure.vocab.records import EffectStarted, GrantMade
 from tests.scenarios.conftest import Desk, until
 
 HURRIED = Tuning(patience_s=0.0)
@@ -587,3 +587,153 @@ async def test_watching_tells_each_question_once(desk: Desk) -> None:
     async with asyncio.timeout(10):
         second = await next_one
     assert {first.session, second.session} == {"s1", "s2"}
+
+
+# --- deploys in the middle of a turn, imports, revocations
+
+ABOVE_5: dict[str, object] = {"approve": lambda a: a.cents > 5}  # pyright: ignore[reportUnknownLambdaType, reportUnknownMemberType]
+NEVER: dict[str, object] = {"approve": lambda a: False}  # pyright: ignore[reportUnknownLambdaType]
+ALWAYS: dict[str, object] = {"approve": True}
+UNASKED: dict[str, object] = {"approve": False}
+BY_POLICY: dict[str, object] = {"approve": "policy", "hints": ToolHints(destructive=True)}
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "asks"),
+    [
+        pytest.param(ABOVE_5, ALWAYS, True, id="predicate-always"),
+        pytest.param(ABOVE_5, BY_POLICY, True, id="predicate-policy"),
+        pytest.param(ABOVE_5, UNASKED, True, id="predicate-none"),
+        pytest.param(ALWAYS, NEVER, True, id="always-predicate"),
+        pytest.param(ALWAYS, UNASKED, True, id="always-none"),
+        pytest.param(UNASKED, ALWAYS, True, id="none-always"),
+        pytest.param(UNASKED, ABOVE_5, True, id="none-predicate"),
+        pytest.param(ABOVE_5, NEVER, False, id="predicate-other_predicate"),
+        pytest.param(UNASKED, UNASKED, False, id="none-none"),
+    ],
+)
+async def test_a_deploy_inside_a_turn_never_takes_a_question_away(
+    desk: Desk, before: dict[str, object], after: dict[str, object], asks: bool
+) -> None:
+    paid: list[int] = []
+
+    @tool(effect="resumable")
+    async def hold(ctx: ToolContext) -> str:
+        return str(await ctx.event("go"))
+
+    def agent(options: dict[str, object]) -> Agent:
+        model = ScriptedModel.by_input({"x": [call("hold"), call("refund", cents=9000), say("done")]})
+        return Agent("a", model=model, tools=[hold, refunds(paid, **options)])
+
+    async with Runtime(desk.new_store(), agents=[agent(before)], tuning=HURRIED) as rt:
+        session = await rt.session("s", agent="a")
+        await session.send("x")
+        await parked(rt, session)
+    async with Runtime(desk.new_store(), agents=[agent(after)], tuning=HURRIED) as rt:
+        session = await rt.session("s", agent="a")
+        await session.resolve("go", 1)
+        if asks:
+            (question,) = await asked(rt)
+            assert (question.args, paid) == ({"cents": 9000}, [])
+        else:
+
+            async def ran() -> bool:
+                return bool(paid)
+
+            await until(ran)
+            assert (await rt.approvals.list(), paid) == ((), [9000])
+
+
+async def granted(desk: Desk, paid: list[int], *, count: int = 1) -> tuple[Runtime, Session]:
+    """A session with calls that were approved for the whole session."""
+    first = calls(*(call("refund", cents=cents) for cents in range(1, count + 1)))
+    model = ScriptedModel.by_input({"x": [first, say("one")], "y": [call("refund", cents=900), say("two")]})
+    rt = await desk.open(model, refunds(paid), tuning=HURRIED)
+    session = await rt.session("s", agent="a")
+    sent = await session.send("x")
+    for question in await asked(rt, count):
+        await rt.approvals.approve(question.id, by="ana", for_session=True)
+    await sent.result(20)
+    return rt, session
+
+
+async def test_an_imported_session_has_no_grants(desk: Desk) -> None:
+    paid: list[int] = []
+    rt, session = await granted(desk, paid)
+    assert len(await session.grants()) == 1
+    copy = await rt.import_session("copy", await session.export())
+    assert await copy.grants() == ()
+    await copy.send("y")
+    (question,) = await asked(rt)
+    assert (question.session, question.args, paid) == ("copy", {"cents": 900}, [1])
+    assert await contradictions(copy) == ()
+    assert await (await rt.import_session("again", await copy.export())).grants() == ()
+
+
+async def test_a_batch_that_is_approved_for_the_session_is_revoked_at_once(desk: Desk) -> None:
+    paid: list[int] = []
+    rt, session = await granted(desk, paid, count=3)
+    (grant,) = await session.grants()
+    await session.revoke(grant.grant, by="bob")
+    assert await session.grants() == ()
+    await session.send("y")
+    (question,) = await asked(rt)
+    assert (question.args, sorted(paid)) == ({"cents": 900}, [1, 2, 3])
+    assert await contradictions(session) == ()
+
+
+async def test_a_grant_is_revoked_by_a_name_and_by_an_id_that_is_one(desk: Desk) -> None:
+    rt, session = await granted(desk, [])
+    (grant,) = await session.grants()
+    for other in range(16):  # whatever the first one is called, two begin like it
+        made = GrantMade(grant=PromiseId(f"{other:x}" * 16), tool=f"t{other}", by="ana", at=1)
+        await rt.store.annotate(session.stream, Entry.of(made, at=1))
+    wrong: list[tuple[object, object, Code]] = [
+        (grant.grant[0], "bob", Code.INVALID_ID),
+        ("zz", "bob", Code.APPROVAL_UNKNOWN),
+        ("", "bob", Code.APPROVAL_UNKNOWN),
+        (None, "bob", Code.INVALID_ARGUMENT),
+        (5, "bob", Code.INVALID_ARGUMENT),
+        (grant.grant, "", Code.INVALID_ARGUMENT),
+        (grant.grant, None, Code.INVALID_ARGUMENT),
+    ]
+    for id, by, code in wrong:
+        assert await code_of(lambda id=id, by=by: session.revoke(cast("str", id), by=cast("str", by))) is code
+    assert len(await session.grants()) == 17
+    await session.revoke(grant.grant[:10], by="bob")
+    assert grant not in await session.grants()
+
+
+WRONG: list[dict[str, object]] = [
+    {"for_session": 1},
+    {"for_session": "yes"},
+    {"for_session": None},
+    {"edit": "cents"},
+    {"edit": []},
+    {"edit": ""},
+    {"edit": 0},
+    {"edit": {1: 2}},
+    {"by": 5},
+    {"by": None},
+    {"reason": 5},
+    {"via": None},
+    {"id": None},
+    {"id": 5},
+]
+
+
+async def test_a_decision_of_the_wrong_type_decides_nothing(desk: Desk) -> None:
+    rt = await desk.open(ScriptedModel(call("refund", cents=1), say("ok")), refunds([]), tuning=HURRIED)
+    await (await rt.session("s", agent="a")).send("go")
+    (question,) = await asked(rt)
+    for options in WRONG:
+        id = options.get("id", question.id)
+        given: dict[str, object] = {"by": "ana", **{name: value for name, value in options.items() if name != "id"}}
+        verbs: list[Callable[..., Awaitable[object]]] = [rt.approvals.approve]
+        verbs += [rt.approvals.deny] if not options.keys() & {"for_session", "edit"} else []
+        for verb in verbs:
+            assert await code_of(lambda verb=verb, id=id, given=given: verb(id, **given)) is Code.INVALID_ARGUMENT
+    for page in ({"limit": "5"}, {"limit": 0}, {"limit": True}, {"after": "x"}, {"after": 5}):
+        assert await code_of(lambda page=page: rt.approvals.list(**page)) is Code.INVALID_ARGUMENT  # type: ignore[arg-type]
+    assert await rt.approvals.list() == (question,)
+    assert (await rt.approvals.get(question.id)).status == "waiting"

@@ -23,6 +23,7 @@ from perdure.vocab.outcomes import (
 from perdure.vocab.records import (
     EffectSettled,
     EffectStarted,
+    GrantMade,
     InputAdmitted,
     InputCancelled,
     OutcomeArrivedLate,
@@ -33,6 +34,7 @@ from perdure.vocab.records import (
     TurnEnded,
     TurnOpened,
     key_of,
+    revocation_key,
 )
 
 
@@ -136,6 +138,9 @@ class _Reading:
             case RecordRedacted(seq=seq):
                 if not 1 <= seq < row.seq:
                     yield f"#{row.seq}: record {seq} is redacted, which does not stand before it"
+            case GrantMade(grant=grant):
+                if revocation_key(grant) in self._keys:
+                    yield f"#{row.seq}: the grant {grant} is made after it was revoked"
             case TurnOpened():
                 yield from self._begin(row, record)
             case TurnEnded():

@@ -70,8 +70,16 @@ class Approvals:
         self._host = host
 
     async def list(self, *, limit: int = 50, after: PendingDecision | None = None) -> tuple[PendingDecision, ...]:
-        """What waits for an answer, the longest waiting first; `after` is the last one of the page before."""
+        """What waits for an answer, the longest waiting first; `after` is the last one of the page before.
+
+        Raises:
+            Error: `invalid_argument`.
+        """
         self._host.check_usable()
+        if type(limit) is not int or limit < 1:
+            raise Error(Code.INVALID_ARGUMENT, f"limit is a number from 1 on, not {limit!r}")
+        if after is not None and not isinstance(after, PendingDecision):  # pyright: ignore[reportUnnecessaryIsInstance] - whatever a caller gives
+            raise Error(Code.INVALID_ARGUMENT, "after is a decision of the page before, as it was listed")
         place = None
         if after is not None:
             last = await self._host.store.peek(after.promise)
@@ -111,8 +119,10 @@ class Approvals:
 
         Raises:
             Error: `approval_already_decided`, `approval_stale`, `approval_unknown`; `invalid_argument` for arguments
-                that the tool does not take.
+                that the tool does not take, and for a for_session that is neither True nor False.
         """
+        if type(for_session) is not bool:
+            raise Error(Code.INVALID_ARGUMENT, f"for_session is True or False, not {for_session!r}")
         args = _arguments(edit) if edit is not None else None
         decision = self._decision("approve", by, via, reason)
         state, asked, started = await self._found(id, kind="approval")
@@ -278,7 +288,10 @@ def _turn(started: EffectStarted) -> TurnId:
 def _arguments(edit: Mapping[str, Json]) -> dict[str, Json]:
     if not isinstance(edit, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance] - whatever a caller gives
         raise Error(Code.INVALID_ARGUMENT, "the changed arguments are one object, all of them", hint='{"cents": 4000}')
-    return {name: to_json(value, where=f"the argument {name}") for name, value in edit.items()}
+    return {
+        check_text(name, where="the name of an argument"): to_json(value, where=f"the argument {name}")
+        for name, value in edit.items()
+    }
 
 
 def _status(resolution: Resolution | None) -> Status:

@@ -1,7 +1,7 @@
 """A session as a file, and a file as a session: JSON lines, complete or refused.
 
 Law: an import never continues work of elsewhere. What was under way when the session was exported is recorded as it
-stands: calls that may have happened as in doubt, the turn as stopped.
+stands: calls that may have happened as in doubt, the turn as stopped. Nor does it bring anybody's leave with it.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from perdure.vocab.outcomes import InDoubt, LlmCallOutcome
 from perdure.vocab.records import (
     EffectSettled,
     EffectStarted,
+    GrantRevoked,
     InputAdmitted,
     Record,
     Row,
@@ -214,11 +215,13 @@ def _owned(row: Row, agent: str) -> Row:
 
 
 def _closing(rows: list[Row]) -> list[Record]:
-    """What must be said of a turn that was under way, and of a pause: nobody here has asked for it."""
+    """What must be said of a turn that was under way, of a pause and of grants: nobody here has asked for them."""
     state = fold_all(None, rows)
-    resumed: list[Record] = [SessionResumed(origin="import")] if state.paused else []
+    undone: list[Record] = [SessionResumed(origin="import")] if state.paused else []
+    held = dict.fromkeys(made.grant for made in state.grants)
+    undone += [GrantRevoked(grant=grant, by="import", via="import") for grant in held]
     if state.open_turn is None:
-        return resumed
+        return undone
     records = [row.record for row in rows if row.seq >= state.turn_seq]
     settled = {record.id for record in records if isinstance(record, EffectSettled)}
     closing: list[Record] = []
@@ -237,7 +240,7 @@ def _closing(rows: list[Row]) -> list[Record]:
                 pass
     cancelled = any(request.turn == state.open_turn for request in state.cancels)
     reason = "cancelled" if cancelled else "imported"
-    return [*resumed, *closing, TurnEnded(turn=state.open_turn, status="stopped", reason=reason, message=_UNFINISHED)]
+    return [*undone, *closing, TurnEnded(turn=state.open_turn, status="stopped", reason=reason, message=_UNFINISHED)]
 
 
 def _ref(effect: EffectId) -> EffectRef:

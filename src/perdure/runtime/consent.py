@@ -39,8 +39,8 @@ class Consents:
 
     def needed(self, item: RunCall, ready: Ready) -> bool | UnderWay:
         """Whether somebody must allow this call; or that its predicate is still thinking about it."""
-        contract, tool = ready.prepared.contract, ready.prepared.tool
-        if contract.definition.policy == "requires_approval":
+        tool = ready.prepared.tool
+        if ready.prepared.always_asks:
             return True
         predicate = tool.approve if isinstance(tool, Tool) else None
         if predicate is None:

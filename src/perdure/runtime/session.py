@@ -559,16 +559,21 @@ class Session:
         """Take a grant back: from now on somebody is asked again. A call that has begun is not stopped.
 
         Raises:
-            Error: `approval_unknown` if the session has no such grant.
+            Error: `approval_unknown` if the session has no such grant; `invalid_id` if several begin like that;
+                `invalid_argument` without a name.
         """
         self.runtime.check_usable()
-        name = _short_text(by, "by")
+        name, origin, prefix = _short_text(by, "by"), _short_text(via, "via"), _short_text(grant, "the grant")
+        if not name.strip():
+            raise Error(Code.INVALID_ARGUMENT, "a revocation needs a name", hint='by="ana@example.com"')
         state, _ = await self._loaded()
-        known = next((made for made in state.grants if made.grant.startswith(grant) and grant), None)
-        if known is None or not name.strip():
-            raise Error(Code.APPROVAL_UNKNOWN, f"session {self.id!r} has no grant {grant!r}", hint="session.grants()")
+        found = [made.grant for made in state.grants if made.grant.startswith(prefix) and prefix]
+        if len(found) > 1:
+            raise Error(Code.INVALID_ID, f"{prefix!r} could be several grants", hint="type more of the id")
+        if not found:
+            raise Error(Code.APPROVAL_UNKNOWN, f"session {self.id!r} has no grant {prefix!r}", hint="session.grants()")
         await self.runtime.check_readable(self.stream)
-        revoked = GrantRevoked(grant=known.grant, by=name, via=_short_text(via, "via"))
+        revoked = GrantRevoked(grant=found[0], by=name, via=origin)
         await self.runtime.store.annotate(self.stream, Entry.of(revoked, at=self.runtime.clock.wall_ms()))
         await self.runtime.tell(self.stream)
 

@@ -37,7 +37,7 @@ from perdure.vocab.wire import Value
 
 _EFFECTS = (EffectStarted, EffectSettled)
 
-CODE = "session-5"
+CODE = "session-6"
 """The version of this fold. A snapshot written by another one is not trusted."""
 
 
@@ -92,7 +92,7 @@ def fold(state: SessionState, seq: Seq, record: Record) -> SessionState:
             return replace(state, seq=seq, title=title)
         case TagsSet(tags=tags):
             return replace(state, seq=seq, tags=tags)
-        case GrantMade():
+        case GrantMade(tool=tool) if grant_for(state, tool) is None:  # one a tool, so that revoking it is the end of it
             return replace(state, seq=seq, grants=(*state.grants, record))
         case GrantRevoked(grant=revoked):
             kept = tuple(grant for grant in state.grants if grant.grant != revoked)

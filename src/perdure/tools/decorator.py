@@ -150,7 +150,12 @@ class Tool(Generic[P, R_co]):
     @functools.cached_property
     def _contract(self) -> ToolContract:
         returns = self._returns if self.policy == "client_side" else None
-        return ToolContract(definition=self.to_definition(), durability=self.durability, returns=returns)
+        return ToolContract(
+            definition=self.to_definition(),
+            durability=self.durability,
+            returns=returns,
+            predicate=self.approve is not None,
+        )
 
     @property
     def _returns(self) -> Json:

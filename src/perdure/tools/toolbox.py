@@ -47,8 +47,16 @@ class Prepared:
 
     @property
     def may_need_leave(self) -> bool:
-        """Whether a person may have to allow this call."""
-        return self.has_predicate or self.contract.definition.policy == "requires_approval"
+        """Whether a person may have to allow this call, as its turn knows the tool or as it is now."""
+        return self.has_predicate or self.contract.predicate or self.always_asks
+
+    @property
+    def always_asks(self) -> bool:
+        """Whether a person has to allow this call whatever its arguments are. A deploy in the middle of a turn can
+        only add to that: a predicate that the turn began with, and that is gone, leaves nobody who could say no.
+        """
+        gone = self.contract.predicate and not self.has_predicate
+        return gone or self.contract.always_asks or self.tool.contract.always_asks
 
     @property
     def durability(self) -> Durability:

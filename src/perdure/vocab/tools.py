@@ -126,7 +126,8 @@ class ToolManifest(Value, frozen=True):
 class ToolContract(Value, frozen=True):
     """Definition and durability together: what a turn captures, so that a deploy cannot change it in flight.
 
-    `returns` is the JSON schema of the result that a client posts, if it is checked.
+    `returns` is the JSON schema of the result that a client posts, if it is checked. `predicate`: the tool's own code
+    says which calls need a person's leave.
     """
 
     definition: ToolDefinition
@@ -134,11 +135,17 @@ class ToolContract(Value, frozen=True):
     id: str = ""
     projection: ProjectionPolicy = MATERIALIZE
     returns: Json = None
+    predicate: bool = False
 
     @property
     def client_side(self) -> bool:
         """Whether its calls are run elsewhere, and never here."""
         return self.definition.policy == "client_side"
+
+    @property
+    def always_asks(self) -> bool:
+        """Whether every call needs a person's leave."""
+        return self.definition.policy == "requires_approval"
 
     @property
     def name(self) -> str:
