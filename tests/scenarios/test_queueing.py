@@ -142,6 +142,32 @@ async def test_queued_inputs_can_be_answered_together(new_store: NewStore) -> No
         ]
 
 
+async def test_one_of_those_that_wait_together_can_be_cancelled(new_store: NewStore) -> None:
+    model = HeldModel(("go", OK), ("one\nthree", OK), ("three", OK))
+    async with Runtime(new_store(), agents=[Agent("a", model=model, drain="together")]) as rt:
+        session = await rt.session("s", agent="a")
+        await session.send("go")
+        await model.asked[0].wait()
+        one, two, three = [await session.send(text) for text in ("one", "two", "three")]
+        assert await session.cancel(two.turn) == "requested"
+        model.go[0].set()
+        assert {(await sent.result(10)).turn for sent in (one, three)} == {one.turn}
+        assert (await two.result(10)).reason == "cancelled"
+
+
+async def test_with_no_turn_open_what_comes_next_is_cancelled(desk: Desk) -> None:
+    rt = await desk.open(ScriptedModel(OK))
+    session = await rt.session("s", agent="a")
+    await session.ask("hello")
+    await session.pause()
+    queued = await session.send("queued")
+    urgent = await session.send("urgent", mode="interrupt")
+    assert await session.cancel() == "requested"
+    await session.resume()
+    assert (await urgent.result(10)).reason == "cancelled"
+    assert (await queued.result(10)).text == "ok"
+
+
 async def test_the_same_key_in_another_mode_is_another_thing(desk: Desk) -> None:
     model, session = await busy(desk, "one")
     await session.send("one", key="k")

@@ -49,6 +49,21 @@ async def test_steering_from_another_process_reaches_it_too(desk: Desk) -> None:
     assert texts(await session.history()) == ["user: go", "user: quietly", "assistant: hush"]
 
 
+async def test_steering_that_was_cancelled_while_it_waited_is_not_shown(desk: Desk) -> None:
+    gate, model = Gate(), ScriptedModel.by_input(GO_LOOK)
+    rt = await desk.open(model, gate.look)
+    session = await rt.session("s", agent="a")
+    first = await session.send("go")
+    await gate.entered.wait()
+    steered = await session.send("quietly", mode="steer")
+    assert await session.cancel(steered.turn) == "requested"
+    gate.go.set()
+    assert (await first.result(10)).text == "done"
+    ended = await steered.result(10)
+    assert (ended.turn, ended.reason) == (steered.turn, "cancelled")
+    assert [texts(request.messages) for request in model.requests] == [["user: go"], ["user: go"]]
+
+
 async def test_steering_that_comes_too_late_opens_the_next_turn(desk: Desk) -> None:
     model = HeldModel(("go", say("one", exact=True)), ("quietly", say("two", exact=True)))
     rt = await desk.open(model)

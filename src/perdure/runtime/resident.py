@@ -143,6 +143,7 @@ class Resident:
             return
         match row.record:
             case CancelRequested() as request:
+                self._waiting.cancel(request.turn)
                 self.driver.learn(request)
             case (SessionPaused() | SessionResumed()) as change if row.seq > self._pause_seq:
                 self._pause_seq = row.seq
@@ -158,6 +159,8 @@ class Resident:
     def _fold(self, seq: Seq, record: Record) -> None:
         self.state = fold(self.state, seq, record)
         self._transcript.add(seq, record)
+        if isinstance(record, CancelRequested):
+            self._waiting.cancel(record.turn)
 
     # --- serving
 
@@ -183,6 +186,8 @@ class Resident:
         loaded = await self._shared.store.load(self.stream, code=CODE)
         if loaded.snapshot:
             self.state = decode(loaded.snapshot.data, SessionState)
+            for request in self.state.cancels:
+                self._waiting.cancel(request.turn)
             self._snapshot_seq = loaded.snapshot.seq
             if 0 < self.state.view_seq <= self.state.seq:
                 await self._load_view(self.state)

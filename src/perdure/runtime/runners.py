@@ -31,6 +31,7 @@ from perdure.runtime.permits import Permits
 from perdure.runtime.preparing import Ready
 from perdure.runtime.shared import Secrets
 from perdure.runtime.transcript import Shown
+from perdure.runtime.waiting import Joining
 from perdure.runtime.waits import Waits
 from perdure.store.protocol import Store
 from perdure.tools.body import Body, Place
@@ -72,7 +73,7 @@ class Surroundings:
     lounge: Lounge
     permits: Permits
     opened_at: int
-    joining: Callable[[Turn], list[tuple[int, InputAdmitted]]]
+    joining: Callable[[Turn], list[Joining]]
     grant: Callable[[str], GrantMade | None]
 
 

@@ -32,6 +32,7 @@ from perdure.runtime.resident import last_answer
 from perdure.runtime.shared import TurnResult, Waiter
 from perdure.runtime.transcript import Transcript
 from perdure.runtime.verbs import CancelOutcome, Queued, Withdrawal
+from perdure.runtime.waiting import Waiting
 from perdure.runtime.work import check_place
 from perdure.session.fold import SessionState
 from perdure.store.protocol import Claim, InboxRow, Resolved, StreamInfo
@@ -588,7 +589,10 @@ class Session:
         state, inbox = await self._loaded()
         if state.open_turn:
             return state.open_turn
-        return next((row.item.turn for row in inbox if isinstance(row.item, Input)), None)
+        waiting = Waiting()
+        waiting.see(inbox)
+        following = waiting.first()
+        return following[1].turn if following else None
 
     async def _loaded(self) -> tuple[SessionState, tuple[InboxRow, ...]]:
         store = self.runtime.store

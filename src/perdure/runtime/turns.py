@@ -374,15 +374,16 @@ class TurnDriver:
 
     def _take_in(self) -> None:
         """The model is about to be asked: whatever was sent to the running turn is said to it now, and is not waiting
-        any more. In an append of its own, which fails if somebody took such an input back this moment.
+        any more. In an append of its own, which fails if somebody took such an input back or cancelled it this moment.
         """
         joining = self._around.joining(self.turn)
         if joining:
             self._owned.flush()
-        for inbox_id, said in joining:
-            self.turn = advance(self.turn, said)
-            self.records.append(said)
-            self._owned.submit(said, consume=(inbox_id,))
+        for one in joining:
+            self.turn = advance(self.turn, one.said)
+            self.records.append(one.said)
+            self._owned.submit(one.said, consume=(one.row,))
+        self._owned.need((), tuple(gate_key(one.asked_for) for one in joining))
 
     def _start(self, item: Effect, described: Envelope, care: Care, runner: Runner) -> bool:
         if not self._permits.may_begin(item, self.turn.composition.model):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 
 from perdure.ids import InputId, TurnId
 from perdure.inbox.admit import admitted
@@ -15,6 +16,15 @@ MAX_JOINING = 64
 """How many inputs a turn takes in at once; the rest waits for the next time."""
 
 
+@dataclass(frozen=True, slots=True)
+class Joining:
+    """An input that a running turn takes in: its row, the turn it had asked for, and what the log says of it."""
+
+    row: int
+    asked_for: TurnId
+    said: InputAdmitted
+
+
 class Waiting:
     """The inbox as it was last read, without what was taken since: rows whose removal may not be durable yet."""
 
@@ -22,6 +32,7 @@ class Waiting:
         self._rows: tuple[InboxRow, ...] = ()
         self._taken: set[int] = set()
         self._asked_for: dict[InputId, TurnId] = {}
+        self._cancelled: set[TurnId] = set()
 
     def see(self, rows: Iterable[InboxRow]) -> None:
         """The inbox, read again."""
@@ -58,19 +69,24 @@ class Waiting:
             return interrupting(item, turn.id)
         return None
 
-    def joining(self, turn: Turn, *, together: bool) -> list[tuple[int, InputAdmitted]]:
+    def cancel(self, turn: TurnId) -> None:
+        """Somebody asked for a turn to end; perhaps one that an input has asked for which waits."""
+        self._cancelled.add(turn)
+
+    def joining(self, turn: Turn, *, together: bool) -> list[Joining]:
         """What the turn takes in before its model is asked: steering; and, at its beginning, what is drained together
-        with the input that opened it. They count as taken.
+        with the input that opened it. They count as taken. What was cancelled while it waited is left alone: it gets
+        the turn it had asked for, which ends at once.
         """
         found = list(self._inputs("steer"))
         if together and turn.iteration == 1:
             queued = (one for one in self._inputs("queue") if one[1].model in ("", turn.composition.model))
             found = sorted([*found, *queued], key=lambda one: one[0].id)
-        del found[MAX_JOINING:]
+        found = [(row, item) for row, item in found if item.turn not in self._cancelled][:MAX_JOINING]
         for row, item in found:
             self.take(row)
             self._asked_for[item.input] = item.turn
-        return [(row.id, admitted(item, turn.id)) for row, item in found]
+        return [Joining(row.id, item.turn, admitted(item, turn.id)) for row, item in found]
 
 
 def interrupting(item: Input, turn: TurnId) -> CancelRequested:
