@@ -666,6 +666,13 @@ MUTANTS = [
         f"{STORES} -k 'TestMemory and waits_for_longest'",
     ),
     Mutant(
+        "a worker has a permit through what another holds",
+        "store/permits.py",
+        "if (row.holder, row.worker) == (ask.holder, worker)}",
+        "if row.holder == ask.holder}",
+        f"{STORES} -k 'TestMemory and another_worker_holds_is_taken'",
+    ),
+    Mutant(
         "the permits of the dead count for ever",
         "store/permits.py",
         "    rows = [permit for permit in known if permit.alive]",

@@ -34,17 +34,17 @@ class Permit:
     alive: bool = True
 
 
-def allot(known: Sequence[Permit], asks: Iterable[Ask]) -> tuple[frozenset[str], tuple[Permit, ...]]:
-    """Who of those who ask holds its permits now, and what has to be written for it.
+def allot(known: Sequence[Permit], asks: Iterable[Ask], worker: WorkerId) -> tuple[frozenset[str], tuple[Permit, ...]]:
+    """Who of those for whom a worker asks holds its permits now, and what has to be written for it.
 
-    `known` is everything about the names in question, in the order of asking. What is returned has no worker and no
-    moment yet: those of the one who asks.
+    `known` is everything about the names in question, in the order of asking. A holding is that of one worker: what
+    another has for the same holder is taken. What is returned has no moment yet: that of the asking.
     """
     rows = [permit for permit in known if permit.alive]
     granted: set[str] = set()
     changed: list[Permit] = []
     for ask in asks:
-        places = {row.name: place for place, row in enumerate(rows) if row.holder == ask.holder}
+        places = {row.name: place for place, row in enumerate(rows) if (row.holder, row.worker) == (ask.holder, worker)}
         mine = [rows[place] for place in places.values()]
         if len(mine) == len(ask.limits) and all(row.granted for row in mine):
             granted.add(ask.holder)
@@ -55,7 +55,7 @@ def allot(known: Sequence[Permit], asks: Iterable[Ask]) -> tuple[frozenset[str],
         elif not ask.waits or len(mine) == len(ask.limits):
             continue
         for name, _ in ask.limits:
-            row = Permit(name, ask.holder, WorkerId(""), 0, may)
+            row = Permit(name, ask.holder, worker, 0, may)
             changed.append(row)
             if name in places:
                 rows[places[name]] = row

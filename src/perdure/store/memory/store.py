@@ -181,14 +181,14 @@ class MemoryStore:
     ) -> frozenset[str]:
         """Give permits back, and ask for others."""
         self._permits = [row for row in self._permits if row.worker != worker or row.holder not in back]
-        granted, changed = allot(await self.permits(), asks)
+        granted, changed = allot(await self.permits(), asks, worker)
         for row in changed:
-            mine = replace(row, worker=worker, at=now)
-            known = [at for at, old in enumerate(self._permits) if (old.name, old.holder) == (row.name, row.holder)]
+            which = (row.worker, row.name, row.holder)
+            known = [at for at, old in enumerate(self._permits) if (old.worker, old.name, old.holder) == which]
             if known:
-                self._permits[known[0]] = replace(mine, at=self._permits[known[0]].at)
+                self._permits[known[0]] = replace(row, at=self._permits[known[0]].at)
             else:
-                self._permits.append(mine)
+                self._permits.append(replace(row, at=now))
         self._committed()
         return granted
 

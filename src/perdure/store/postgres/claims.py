@@ -153,7 +153,7 @@ async def exchange(
         if not names:
             return frozenset()
         await on.all("permits_lock", names)
-        granted, changed = allot(await permits(on, leases, names), asks)
+        granted, changed = allot(await permits(on, leases, names), asks, worker)
         if changed:
             columns = [[row.name for row in changed], [row.holder for row in changed], [row.granted for row in changed]]
             await on.all("permits_put", worker, now, *columns)

@@ -440,7 +440,7 @@ SELECT name, holder, worker, at, granted FROM perdure.permits WHERE $1::text[] I
 INSERT INTO perdure.permits (name, holder, worker, at, granted)
 SELECT p.name, p.holder, $1, $2, p.granted
 FROM unnest($3::text[], $4::text[], $5::bool[]) WITH ORDINALITY AS p (name, holder, granted, place) ORDER BY p.place
-ON CONFLICT (name, holder) DO UPDATE SET worker = excluded.worker, granted = excluded.granted
+ON CONFLICT (worker, name, holder) DO UPDATE SET granted = excluded.granted
 
 -- name: permits_end
 DELETE FROM perdure.permits WHERE worker = $1 AND holder = ANY ($2::text[])

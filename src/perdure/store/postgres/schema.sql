@@ -146,9 +146,8 @@ CREATE TABLE perdure.permits (
     worker text COLLATE "C" NOT NULL REFERENCES perdure.workers (id) ON DELETE CASCADE,
     at bigint NOT NULL,
     granted boolean NOT NULL,
-    UNIQUE (name, holder)
+    UNIQUE (worker, name, holder)
 ) WITH (autovacuum_vacuum_scale_factor = 0.02);
-CREATE INDEX permits_worker ON perdure.permits (worker);
 
 -- The fence a deleted stream had: one that takes its name starts above it.
 CREATE TABLE perdure.graves (

@@ -148,7 +148,7 @@ def permits(on: Statements, leases: Leases) -> tuple[Permit, ...]:
 def exchange(tx: Tx, worker: WorkerId, asks: Sequence[Ask], back: Sequence[str], now: int) -> frozenset[str]:
     """Give permits back, and ask for others."""
     tx.many("permit_end", [(worker, holder) for holder in back])
-    granted, changed = allot(permits(tx, tx.leases), asks)
+    granted, changed = allot(permits(tx, tx.leases), asks, worker)
     tx.many("permit_put", [(row.name, row.holder, worker, now, row.granted) for row in changed])
     return granted
 

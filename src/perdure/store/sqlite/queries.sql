@@ -226,7 +226,7 @@ SELECT name, holder, worker, at, granted FROM permits ORDER BY id
 
 -- name: permit_put
 INSERT INTO permits (name, holder, worker, at, granted) VALUES (?, ?, ?, ?, ?)
-ON CONFLICT (name, holder) DO UPDATE SET worker = excluded.worker, granted = excluded.granted
+ON CONFLICT (worker, name, holder) DO UPDATE SET granted = excluded.granted
 
 -- name: permit_end
 DELETE FROM permits WHERE worker = ? AND holder = ?

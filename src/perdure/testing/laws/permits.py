@@ -75,6 +75,34 @@ class PermitLaws:
         await ask(bench, BOB, back=("a",))
         assert await ask(bench, BOB, charge("b", 1)) == []
 
+    async def test_what_another_worker_holds_is_taken_though_the_holder_is_called_the_same(self, bench: Bench) -> None:
+        await enlist(bench, ANN, BOB)
+        seat, other = charge("s#seat", 1, waits=False), charge("t#seat", 1, waits=False)
+        assert await ask(bench, ANN, seat) == ["s#seat"]
+        assert await ask(bench, BOB, seat) == [], "it is ann's"
+        await ask(bench, ANN, back=("s#seat",))
+        assert await bench.store.permits() == ()
+        assert await ask(bench, BOB, seat) == ["s#seat"]
+        assert await ask(bench, ANN, other) == [], "bob has it"
+
+    async def test_each_worker_has_a_permit_of_its_own_for_the_same_holder(self, bench: Bench) -> None:
+        await enlist(bench, ANN, BOB)
+        assert await ask(bench, ANN, charge("s")) == ["s"]
+        assert await ask(bench, BOB, charge("s")) == ["s"]
+        assert await ask(bench, BOB, charge("t")) == [], "both count"
+        await ask(bench, BOB, back=("s", "t"))
+        assert [(p.holder, p.worker) for p in await bench.store.permits()] == [("s", ANN)]
+
+    async def test_who_takes_over_from_a_lapsed_worker_has_a_permit_of_its_own(self, bench: Bench) -> None:
+        await enlist(bench, ANN, BOB)
+        assert await ask(bench, ANN, charge("s", 1)) == ["s"]
+        bench.clock.advance(LEASE_MS)
+        await bench.store.renew(BOB)
+        assert await ask(bench, BOB, charge("s", 1)) == ["s"]
+        await bench.store.renew(ANN)
+        await ask(bench, ANN, back=("s",))
+        assert await ask(bench, ANN, charge("t", 1)) == [], "bob still has its own"
+
     async def test_all_permits_that_are_needed_are_given_or_none(self, bench: Bench) -> None:
         await enlist(bench, ANN)
         both = Ask("both", (("model:*", 2), ("model:x", 1)))

@@ -144,9 +144,8 @@ CREATE TABLE permits (
     worker TEXT NOT NULL REFERENCES workers (id) ON DELETE CASCADE,
     at INTEGER NOT NULL,
     granted INTEGER NOT NULL,
-    UNIQUE (name, holder)
+    UNIQUE (worker, name, holder)
 );
-CREATE INDEX permits_worker ON permits (worker);
 
 -- The fence a deleted stream had: one that takes its name starts above it.
 CREATE TABLE graves (
