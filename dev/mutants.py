@@ -297,6 +297,13 @@ MUTANTS = [
         f"{STORES}::TestPostgres::test_a_stream_that_was_given_back_is_not_taken_over",
     ),
     Mutant(
+        "what was given back and claimed with a look counts on",
+        "store/postgres/queries.sql",
+        "n = 0, takeovers = 0 FROM picked AS p",
+        "n = 0 FROM picked AS p",
+        f"{STORES}::TestPostgres::test_what_was_given_back_and_is_claimed_by_the_way_counts_anew",
+    ),
+    Mutant(
         "a live worker's stream is taken on a database server",
         "store/postgres/claims.py",
         "if owner is not None and owner != worker and not leases.is_gone(await find_worker(on, owner)):",

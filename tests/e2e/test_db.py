@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shlex
 import sqlite3
 from pathlib import Path
 
 import pytest
 
 from perdure import Agent, Runtime
+from perdure.cli.places import db_flag
 from tests.e2e.command import perdure
 
 
@@ -49,6 +51,33 @@ def test_other_commands_read_a_database_server_too(postgres_url: str, tmp_path: 
     assert (verified.code, verified.out.startswith("OK  one")) == (0, True)
     doctor = perdure("doctor", "--db", postgres_url, cwd=tmp_path)
     assert (doctor.code, "the server's" in doctor.out) == (0, True)
+
+
+def test_a_hint_names_the_store_without_its_password_as_a_shell_reads_it(postgres_url: str, tmp_path: Path) -> None:
+    asyncio.run(_talk(postgres_url))
+    secret = postgres_url.replace("postgres@", "postgres:hunter2@") + "&password=hunter2"
+    for words in (["sessions", "show", "one"], ["sessions", "send", "one", "more"]):
+        ran = perdure(*words, "--db", secret, cwd=tmp_path)
+        assert ran.code == 0, ran.err
+        assert "hunter2" not in ran.out + ran.err
+        hinted = shlex.split(ran.err)
+        assert hinted[hinted.index("--db") + 1] == postgres_url
+
+
+@pytest.mark.parametrize(
+    ("db", "flag"),
+    [
+        ("", ""),
+        ("a b.db", " --db 'a b.db'"),
+        ("sqlite:///x.db", " --db sqlite:///x.db"),
+        ("postgresql://u:p%40w@h:5/d", " --db postgresql://u@h:5/d"),
+        ("postgresql://u:p/w@x@h/d?sslmode=require", " --db 'postgresql://u@h/d?sslmode=require'"),
+        ("postgresql://h:5/d?user=u&password=pw&schema=s", " --db 'postgresql://h:5/d?user=u&schema=s'"),
+        ("postgresql://h/d?sslpassword=pw", " --db postgresql://h/d"),
+    ],
+)
+def test_no_address_is_hinted_at_with_its_password(db: str, flag: str) -> None:
+    assert db_flag(db) == flag
 
 
 def test_an_empty_database_is_shown_before_it_is_migrated(postgres_url: str, tmp_path: Path) -> None:

@@ -239,6 +239,8 @@ def test_what_a_worker_says_to_people(folder: Path) -> None:
         ("fleet:memory", "error: the store of fleet:memory is in memory"),
         ("fleet:broken", "error: fleet:broken raised"),
         ("fleet:APP", "error: 'fleet' has no 'APP'"),
+        ("fleet:app.x", "error: 'fleet' has no such target"),
+        ("fleet:none.x.y", "error: 'fleet' has no such target"),
     ],
 )
 def test_a_worker_with_nothing_to_do_is_refused(target: str, what: str, folder: Path) -> None:

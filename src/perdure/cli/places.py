@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
+import shlex
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -40,7 +42,7 @@ def store_url(db: str) -> str:
     if "://" in given and not given.startswith("sqlite:///"):
         raise Error(
             Code.STORE_URL_INVALID,
-            f"{given!r} is not a store this command can open",
+            f"{_without_password(given)!r} is not a store this command can open",
             because="it must be a file (a path, or sqlite:///path/to/file.db) or postgresql://user@host/database",
             hint="--db .perdure/dev.db",
         )
@@ -61,6 +63,17 @@ def store_shown(store: Store) -> str | None:
     if path is not None:
         return f"sqlite:///{path}"
     return f"postgresql://{address.shown}" if address is not None else None
+
+
+def db_flag(db: str) -> str:
+    """What a hint adds to a command so that it finds the store of this one, as a shell reads it. Never a password: the
+    user is left in the address, and the driver looks for the rest (PGPASSWORD, a passfile)."""
+    return f" --db {shlex.quote(_without_password(db))}" if db else ""
+
+
+def _without_password(db: str) -> str:
+    shown = re.sub(r"(://[^:@/?#]*):[^?#]*@", r"\1@", db)
+    return re.sub(r"(?<=[?&])(ssl)?password=[^&#]*&?", "", shown).rstrip("?&")
 
 
 def store_file(url: str) -> Path | None:

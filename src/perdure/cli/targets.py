@@ -67,8 +67,11 @@ def _broken(what: str, problem: Exception) -> Error:
 
 
 def _missing(found: object, module: str, part: str) -> Error:
+    needs = "it needs a Runtime, an Agent or a list of agents"
+    if not isinstance(found, ModuleType):
+        return _invalid(f"{module!r} has no such target", f"{type(found).__name__} has no {part!r}", needs)
     usable = [name for name, value in vars(found).items() if isinstance(value, Runtime | Agent)]
-    hint = f"try {module}:{usable[0]}" if usable else "it needs a Runtime, an Agent or a list of agents"
+    hint = f"try {module}:{usable[0]}" if usable else needs
     return _invalid(f"{module!r} has no {part!r}", f"it has {', '.join(usable) or 'no agent and no runtime'}", hint)
 
 

@@ -138,6 +138,7 @@ async def _print(sent: Sent, order: _Order) -> None:
 
 async def _detach(rt: Runtime, session: Session, order: _Order) -> int:
     from perdure.cli.exits import INTERRUPTED
+    from perdure.cli.places import db_flag
     from perdure.cli.screen import note
 
     await rt.drain(DETACH_S)
@@ -146,7 +147,7 @@ async def _detach(rt: Runtime, session: Session, order: _Order) -> int:
     db = _db_flag(rt, order)
     note(f"\nDetached from {session.id}. {rest}")
     note(f"  watch     perdure sessions watch {session.id}{db}")
-    note(f'  carry on  perdure run {order.target} "…" --session {session.id}{_given(order)}')
+    note(f'  carry on  perdure run {order.target} "…" --session {session.id}{db_flag(order.db)}')
     return INTERRUPTED
 
 
@@ -178,13 +179,11 @@ async def _conclude(rt: Runtime, session: Session, sent: Sent, order: _Order) ->
     return FAILED
 
 
-def _given(order: _Order) -> str:
-    return f" --db {order.db}" if order.db else ""
-
-
 def _db_flag(rt: Runtime, order: _Order) -> str:
     """What other commands need to find this store."""
-    from perdure.cli.places import DEFAULT
+    from perdure.cli.places import DEFAULT, db_flag
 
     path = getattr(rt.store, "path", None)
-    return "" if path is None or (path == DEFAULT and not order.db) else f" --db {path}"
+    if path is None:
+        return db_flag(order.db)
+    return "" if path == DEFAULT and not order.db else db_flag(str(path))

@@ -55,7 +55,7 @@ async def _send(  # noqa: PLR0913 - the options of the command
 ) -> None:
     from typing import cast
 
-    from perdure.cli.places import find_session, opened
+    from perdure.cli.places import db_flag, find_session, opened
     from perdure.cli.screen import emit, note
     from perdure.vocab.records import InputMode
 
@@ -67,9 +67,8 @@ async def _send(  # noqa: PLR0913 - the options of the command
     if json:
         emit(type="sent", v=1, session=session.id, turn=sent.turn, input=sent.input, duplicate=sent.duplicate)
     else:
-        given = f" --db {db}" if db else ""
         what = "Sent before: the same input." if sent.duplicate else f"Sent as {sent.input}."
-        note(f"{what}  watch: perdure sessions watch {session.id}{given}")
+        note(f"{what}  watch: perdure sessions watch {session.id}{db_flag(db)}")
 
 
 def cancel(

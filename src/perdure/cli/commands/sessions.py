@@ -221,7 +221,7 @@ def show(
 
 
 async def _show(name: str, turns: int, db: str, *, json: bool) -> None:
-    from perdure.cli.places import find_session, opened
+    from perdure.cli.places import db_flag, find_session, opened
     from perdure.cli.sight import look
     from perdure.cli.timeline import pictures
 
@@ -235,7 +235,7 @@ async def _show(name: str, turns: int, db: str, *, json: bool) -> None:
     if json:
         _emit_session(info, why, state, drawn)
     else:
-        _draw(info, why, drawn, turns, now, f" --db {db}" if db else "")
+        _draw(info, why, drawn, turns, now, db_flag(db))
 
 
 def _emit_session(info: StreamInfo, why: Why, state: SessionState, drawn: list[TurnPicture]) -> None:
@@ -351,7 +351,7 @@ def retry(session: SessionName, db: Db = "", json: Json = False) -> None:
 
 
 async def _retry(name: str, db: str, *, json: bool) -> None:
-    from perdure.cli.places import find_session, opened
+    from perdure.cli.places import db_flag, find_session, opened
     from perdure.cli.screen import emit, note
 
     async with opened(db) as rt:
@@ -360,8 +360,7 @@ async def _retry(name: str, db: str, *, json: bool) -> None:
     if json:
         emit(type="sent", v=1, session=session.id, turn=sent.turn, input=sent.input, duplicate=sent.duplicate)
     else:
-        given = f" --db {db}" if db else ""
-        note(f"Sent again.  watch: perdure sessions watch {session.id}{given}")
+        note(f"Sent again.  watch: perdure sessions watch {session.id}{db_flag(db)}")
 
 
 # --- export and import --------------------------------------------------------------------------------------------
@@ -430,9 +429,9 @@ def _contents(file: str) -> bytes:
 
 
 async def _import(name: str, data: bytes, agent: str, db: str) -> None:
-    from perdure.cli.places import opened
+    from perdure.cli.places import db_flag, opened
     from perdure.cli.screen import note
 
     async with opened(db) as rt:
         await rt.import_session(name, data, agent=agent or None)
-    note(f"session {name} imported.  next: perdure sessions show {name}" + (f" --db {db}" if db else ""))
+    note(f"session {name} imported.  next: perdure sessions show {name}{db_flag(db)}")

@@ -140,7 +140,8 @@ class MemoryStore:
     async def retire(self, worker: WorkerId, *, loose_ends: bool = False) -> None:
         """The worker ends in order: what it held is free at once. With loose ends it is not dead before we are."""
         if loose_ends and worker in self._workers:
-            self._workers[worker].lease_until = 0
+            left = self._workers[worker]
+            left.lease_until, left.lease_ms = self._clock.monotonic_ms(), 0  # this is when it was last seen
         else:
             self._workers.pop(worker, None)
             self._permits = [permit for permit in self._permits if permit.worker != worker]

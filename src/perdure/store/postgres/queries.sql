@@ -459,7 +459,8 @@ DELETE FROM perdure.workers AS w
 WHERE w.id = ANY ($1::text[]) AND NOT EXISTS (SELECT 1 FROM perdure.streams AS s WHERE s.owner = w.id) RETURNING w.id
 
 -- name: worker_lapse
-UPDATE perdure.workers SET lease_until = 0 WHERE id = $1
+-- Its lease ends now, and this is when it was last seen.
+UPDATE perdure.workers SET lease_until = (extract(epoch FROM clock_timestamp()) * 1000)::bigint, lease_ms = 0 WHERE id = $1
 
 -- name: ready
 -- Streams with work that a worker may drive, since when, and in which round of their tenant they are served. The lower
@@ -496,7 +497,7 @@ WITH picked AS (
     ORDER BY r.priority DESC, r.round, coalesce(array_position($13::text[], r.tenant), 0), r.since, r.id LIMIT $14
     FOR NO KEY UPDATE OF s SKIP LOCKED
 ), taken AS (
-    UPDATE perdure.streams AS s SET owner = $3, fence = s.fence + 1, n = 0 FROM picked AS p
+    UPDATE perdure.streams AS s SET owner = $3, fence = s.fence + 1, n = 0, takeovers = 0 FROM picked AS p
     WHERE s.id = p.id AND p.owner IS NULL RETURNING s.id, s.fence, s.last_seq, s.parked
 )
 SELECT p.stream, p.queue, t.fence, t.last_seq, t.parked FROM picked AS p LEFT JOIN taken AS t ON t.id = p.id

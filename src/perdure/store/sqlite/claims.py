@@ -61,7 +61,10 @@ def _write_lease(tx: Tx, worker: WorkerId, end: int) -> None:
 def retire(tx: Tx, worker: WorkerId, *, remove: bool) -> None:
     """Free what a worker holds, and forget it or leave it to its lock."""
     tx.run("worker_free", (worker,))
-    tx.run("worker_remove" if remove else "worker_lapse", (worker,))
+    if remove:
+        tx.run("worker_remove", (worker,))
+    else:
+        tx.run("worker_lapse", (tx.leases.now(), worker))
 
 
 def claim(tx: Tx, name: StreamId, worker: WorkerId) -> Claim | Held | None:

@@ -43,6 +43,10 @@ class Leases:
         self._until: dict[WorkerId, int] = {}
         self._abandoned: set[WorkerId] = set()
 
+    def now(self) -> int:
+        """The moment, on the clock of leases."""
+        return self._clock.monotonic_ms()
+
     def end(self) -> int:
         """When a lease that is written now lapses."""
         return self._clock.monotonic_ms() + self.lease_ms

@@ -216,7 +216,8 @@ UPDATE streams SET owner = NULL WHERE owner = ?
 DELETE FROM workers WHERE id = ?
 
 -- name: worker_lapse
-UPDATE workers SET lease_until = 0 WHERE id = ?
+-- Its lease ends now, and this is when it was last seen.
+UPDATE workers SET lease_until = ?, lease_ms = 0 WHERE id = ?
 
 -- name: worker_owns
 SELECT 1 FROM streams WHERE owner = ? LIMIT 1

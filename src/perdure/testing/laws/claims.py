@@ -85,6 +85,18 @@ class ClaimLaws:
         assert await take_over(bench, hold.stream, "2") == 0, "it was free"
         assert await take_over(bench, hold.stream, "3") == 1, "whoever gave it back has lived through it"
 
+    async def test_what_was_given_back_and_is_claimed_by_the_way_counts_anew(self, bench: Bench) -> None:
+        hold = await held(bench)
+        await bench.store.append(hold.plan(note("begun"), active=True))
+        for by in "123":
+            assert await take_over(bench, hold.stream, by) == 1
+            claim = await bench.store.claim(hold.stream, WorkerId(by))
+            assert isinstance(claim, Claim)
+            await bench.store.append(Hold(hold.stream, WorkerId(by), claim.fence).parting(active=True))
+            await enlist(bench, WorkerId(f"after {by}"))
+            (ready,) = await bench.store.claim_ready(WorkerId(f"after {by}"), limit=5, now=0)
+            assert ready.claim is not None
+
     async def test_who_dies_before_its_first_append_is_counted(self, bench: Bench) -> None:
         await enlist(bench, ANN)
         stream = await open_stream(bench.store, "one")

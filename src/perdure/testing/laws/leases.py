@@ -158,6 +158,15 @@ class LeaseLaws:
         assert claim.previous is None
         assert await refusal(bench, hold.plan(note("ghost"))) is Code.LEASE_LOST
 
+    async def test_a_worker_that_retires_with_loose_ends_was_last_seen_then(self, bench: Bench) -> None:
+        await held(bench)
+        bench.clock.advance(LEASE_MS // 2)
+        await bench.store.retire(ANN, loose_ends=True)
+        bench.clock.advance(40)
+        (ann,) = await (await bench.reopen()).workers()
+        assert not ann.alive
+        assert ann.seen_ms_ago == 40
+
     async def test_retiring_leaves_the_streams_of_others_alone(self, bench: Bench) -> None:
         hold = await held(bench)
         await enlist(bench, BOB)
