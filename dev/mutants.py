@@ -680,6 +680,34 @@ MUTANTS = [
         f"{STORES} -k 'TestMemory and another_worker_holds_is_taken'",
     ),
     Mutant(
+        "a session keeps its queue's seat as long as it has something to do",
+        "runtime/serving.py",
+        "await resident.serve(once=stream in self._seats)",
+        "await resident.serve()",
+        "tests/scenarios/test_queues.py -k 'memory and others_of_its_full_queue'",
+    ),
+    Mutant(
+        "a session that rests keeps its queue's seat",
+        "runtime/serving.py",
+        "        left = stream not in self._refold and self._leave(stream)",
+        "        left = not {stream} & {*self._refold, *self._resting} and self._leave(stream)",
+        "tests/scenarios/test_queues.py -k 'memory and cannot_be_served_keeps_no_seat'",
+    ),
+    Mutant(
+        "a seat is kept when the store did not answer",
+        "runtime/permits.py",
+        "            self.leave(*streams)  # it may have happened, and nobody would know\n",
+        "",
+        "tests/scenarios/test_queues.py -k 'memory and nobody_knows'",
+    ),
+    Mutant(
+        "a worker that takes no more work stays in line",
+        "runtime/worker.py",
+        "            self._shared.permits.wait_only_for(full)\n",
+        "            pass\n",
+        "tests/scenarios/test_queues.py -k 'memory and takes_no_more_work'",
+    ),
+    Mutant(
         "the permits of the dead count for ever",
         "store/permits.py",
         "    rows = [permit for permit in known if permit.alive]",
@@ -710,8 +738,8 @@ MUTANTS = [
     Mutant(
         "a session keeps its seat while others wait",
         "runtime/resident.py",
-        "while await self._serve_one() and not self._shared.crowd.waiting:",
-        "while await self._serve_one():",
+        "and not (once or self._shared.crowd.waiting):",
+        "and not once:",
         "tests/scenarios/test_queues.py -k 'memory and much_to_say'",
     ),
     Mutant(

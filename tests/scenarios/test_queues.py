@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
+from typing import Any, cast
 
 import pytest
 
 from perdure import Agent, Runtime, ToolContext, Work, tool
 from perdure.errors import Code, Error
+from perdure.ids import StreamId, WorkerId
 from perdure.models.scripted import ScriptedModel, call, say
+from perdure.store.protocol import Loaded, Ready
 from perdure.tools.toolbox import ToolSource
 from tests.scenarios.conftest import NewStore, until
 
@@ -163,6 +166,142 @@ async def _no_permits(rt: Runtime) -> bool:
     return not await rt.store.permits()
 
 
+async def test_a_session_with_much_to_say_lets_others_of_its_full_queue_go_first(
+    new_store: NewStore, stack: AsyncExitStack
+) -> None:
+    door = Door()
+    (talkers,) = agents(door, talkers=("bulk", 0))
+    (quiet,) = agents(door, quiet=("bulk", 0))
+    sender = await stack.enter_async_context(Runtime(new_store(), agents=[talkers, quiet], worker=False))
+    talker = await sender.session("talker", agent="talkers")
+    for i in range(3):
+        await talker.send(f"and {i}")
+    work = Work(limits={"queue:bulk": 1})
+    await stack.enter_async_context(Runtime(new_store(), agents=[talkers], worker=work))
+    await until(lambda: _visited(door, 1))
+    other = await stack.enter_async_context(Runtime(new_store(), agents=[quiet], worker=work))  # of another worker
+    await (await sender.session("x", agent="quiet")).send("hi")
+    await until(lambda: _in_line(other, "x"))
+    door.opened.set()
+    await until(lambda: _visited(door, 4))
+    assert door.visits == ["talker", "x", "talker", "talker"]
+    assert door.most == 1
+    await until(lambda: _no_permits(other))
+
+
+async def _in_line(rt: Runtime, name: str) -> bool:
+    return any(f":{name}#" in permit.holder and not permit.granted for permit in await rt.store.permits())
+
+
+async def test_the_most_urgent_of_a_full_queue_is_next(new_store: NewStore, stack: AsyncExitStack) -> None:
+    door = Door()
+    crew = agents(door, clerk=("bulk", 0), boss=("bulk", 5))
+    sender = await stack.enter_async_context(Runtime(new_store(), agents=crew, worker=False))
+    rt = await stack.enter_async_context(Runtime(new_store(), agents=crew, worker=Work(limits={"queue:bulk": 1})))
+    await (await sender.session("c1", agent="clerk")).send("hi")
+    await until(lambda: _visited(door, 1))
+    for name, agent in (("c2", "clerk"), ("b1", "boss")):
+        await (await sender.session(name, agent=agent)).send("hi")
+        await until(lambda name=name: _in_line(rt, name))
+    door.opened.set()
+    await until(lambda: _visited(door, 3))
+    assert door.visits == ["c1", "b1", "c2"]
+
+
+async def test_who_takes_no_more_work_is_not_in_line_for_a_seat(new_store: NewStore, stack: AsyncExitStack) -> None:
+    door = Door()
+    crew = agents(door, writer=("bulk", 0))
+    sender = await stack.enter_async_context(Runtime(new_store(), agents=crew, worker=False))
+    work = Work(limits={"queue:bulk": 1})
+    rt = await stack.enter_async_context(Runtime(new_store(), agents=crew, worker=work))
+    await (await sender.session("w1", agent="writer")).send("hi")
+    await until(lambda: _visited(door, 1))
+    await (await sender.session("w2", agent="writer")).send("hi")
+    await until(lambda: _in_line(rt, "w2"))
+    await rt.drain(0)
+    await until(lambda: _no_permits(rt))
+
+
+async def test_seats_are_given_back_when_the_claim_fails(
+    new_store: NewStore, stack: AsyncExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    door = Door()
+    door.opened.set()
+    crew = agents(door, writer=("bulk", 0))
+    work = Work(limits={"queue:bulk": 1})
+    store = new_store()
+    rt = await stack.enter_async_context(Runtime(store, agents=crew, worker=work))
+    failed = asyncio.Event()
+
+    async def away(*_: object, **__: object) -> tuple[Ready, ...]:
+        failed.set()
+        raise Error(Code.STORE_UNAVAILABLE, "the store is away")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "claim_ready", away)
+        session = await rt.session("w", agent="writer")
+        sent = await session.send("hi")
+        await failed.wait()
+        await session.place(queue="other")  # nobody will ask for that seat again
+        await until(lambda: _no_permits(rt))
+    assert (await sent.result(timeout=20)).status == "finished"
+    assert await (await rt.session("next", agent="writer")).ask("hi", timeout=20)
+
+
+async def test_seats_are_given_back_when_nobody_knows_whether_they_were_given(
+    new_store: NewStore, stack: AsyncExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    crew = agents(Door(), writer=("bulk", 0))
+    store = new_store()
+    rt = await stack.enter_async_context(Runtime(store, agents=crew, worker=Work(limits={"queue:bulk": 1})))
+    exchange, lost = store.exchange, asyncio.Event()
+
+    async def breaks_off(worker: WorkerId, **what: Any) -> frozenset[str]:
+        await exchange(worker, **what)
+        if what.get("asks"):
+            lost.set()
+            raise Error(Code.STORE_UNAVAILABLE, "no answer came")
+        return frozenset()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "exchange", breaks_off)
+        session = await rt.session("w", agent="writer")
+        await session.send("hi")
+        await lost.wait()
+        await session.pause()
+    await until(lambda: _no_permits(rt))
+
+
+async def test_a_session_that_cannot_be_served_keeps_no_seat(
+    new_store: NewStore, stack: AsyncExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    door = Door()
+    door.opened.set()
+    crew = agents(door, writer=("bulk", 0))
+    store = new_store()
+    rt = await stack.enter_async_context(Runtime(store, agents=crew, worker=Work(limits={"queue:bulk": 1})))
+    load, tries = store.load, list[str]()
+
+    async def damaged(stream: StreamId, **how: Any) -> Loaded:
+        if stream.endswith(":bad") and not repaired.is_set():
+            tries.append(stream)
+            raise Error(Code.STORE_CORRUPT, "a record cannot be read")
+        return await load(stream, **how)
+
+    repaired = asyncio.Event()
+    monkeypatch.setattr(store, "load", damaged)
+    sent = await (await rt.session("bad", agent="writer")).send("hi")
+    await until(lambda: _tried(tries, 3))
+    assert await (await rt.session("good", agent="writer")).ask("hi", timeout=20)
+    repaired.set()
+    assert (await sent.result(timeout=30)).status == "finished"
+    await until(lambda: _no_permits(rt))
+
+
+async def _tried(tries: list[str], count: int) -> bool:
+    return len(tries) >= count
+
+
 async def test_a_session_that_exists_is_moved_on_purpose_only(new_store: NewStore, stack: AsyncExitStack) -> None:
     rt = await stack.enter_async_context(Runtime(new_store(), agents=agents(Door()), worker=False))
     session = await rt.session("s", agent="a", queue="slow", priority=1)
@@ -183,7 +322,15 @@ async def test_a_session_that_exists_is_moved_on_purpose_only(new_store: NewStor
         lambda: Work(queues="bulk"),
         lambda: Work(queues=[]),
         lambda: Work(queues=[" "]),
+        lambda: Work(queues=cast(Any, 5)),
         lambda: Work(concurrency=0),
+        lambda: Work(concurrency=cast(Any, 1.5)),
+        lambda: Work(concurrency=cast(Any, "8")),
+        lambda: Work(concurrency=cast(Any, None)),
+        lambda: Work(concurrency=True),
+        lambda: Work(limits=cast(Any, None)),
+        lambda: Work(limits=cast(Any, ["tool:charge"])),
+        lambda: Work(limits=cast(Any, {1: 2})),
         lambda: Work(limits={"charge": 2}),
         lambda: Work(limits={"tool:": 2}),
         lambda: Work(limits={"tool:a*b": 2}),

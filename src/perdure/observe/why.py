@@ -76,7 +76,8 @@ async def explain(store: Store, stream: StreamId, *, now: int, places: Mapping[s
 
 async def _seats(store: Store, queue: str) -> str:
     """Who holds the seats of a queue, if it has a number of them; or that nobody serves it."""
-    held = [permit for permit in await store.permits() if permit.name == f"queue:{queue}" and permit.alive]
+    name = f"queue:{queue}"
+    held = [permit for permit in await store.permits() if permit.name == name and permit.granted and permit.alive]
     if held:
         return f"; of queue {queue!r} {len(held)} are driven now: {_holders(held)}"
     alive = [worker for worker in await store.workers() if worker.alive]

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from perdure.clock import Clock
@@ -41,6 +41,8 @@ class Permits:
         self._worker = worker
         self._wanted: dict[str, Wanted] = {}
         self._back: set[str] = set()
+        self._in_line: dict[str, str] = {}  # of a queue, the seat that this worker waits for
+        self._exchanging = asyncio.Lock()  # what is given back and asked for again must not overtake each other
         self._numbers = itertools.count(1)
         self._dirty = False
         self._task: asyncio.Task[None] | None = None
@@ -58,12 +60,37 @@ class Permits:
             self._back.add(wanted.ask.holder)
             self._go()
 
-    async def seats(self, queue: str, most: int, streams: Collection[StreamId]) -> set[StreamId]:
-        """Those of some sessions of a queue that may be driven now. Whoever is not among them is not waited for."""
-        asks = tuple(Ask(_seat(stream), ((f"queue:{queue}", most),), waits=False) for stream in streams)
-        granted = await self._store.exchange(self._worker, asks=asks, now=self._clock.wall_ms())
-        self._back.difference_update(granted)
+    async def seats(self, queue: str, streams: Sequence[StreamId]) -> set[StreamId]:
+        """Those of some sessions of a queue, in their order, that may be driven now. If the first may not it waits,
+        and whoever drives another one of the queue lets it go first."""
+        first = _seat(streams[0])
+        lined = self._in_line.pop(queue, first)
+        if lined != first:
+            self._back.add(lined)
+        granted = await self._sit(queue, streams)
+        if streams[0] not in granted:
+            self._in_line[queue] = first
+        return granted
+
+    async def seat(self, queue: str, stream: StreamId) -> bool:
+        """Whether a session that had a seat has one again. If not it is in line, until it leaves."""
+        return bool(await self._sit(queue, (stream,)))
+
+    async def _sit(self, queue: str, streams: Sequence[StreamId]) -> set[StreamId]:
+        limits = ((f"queue:{queue}", self.work.caps[queue]),)
+        asks = tuple(Ask(_seat(stream), limits, waits=stream is streams[0]) for stream in streams)
+        try:
+            granted = await self._swap(asks)
+        except BaseException:
+            self.leave(*streams)  # it may have happened, and nobody would know
+            raise
         return {stream for stream in streams if _seat(stream) in granted}
+
+    def wait_only_for(self, queues: Collection[str]) -> None:
+        """There is nobody any more for whom a seat of any other queue was wanted."""
+        for queue in self._in_line.keys() - set(queues):
+            self._back.add(self._in_line.pop(queue))
+            self._go()
 
     def leave(self, *streams: StreamId) -> None:
         """These sessions are not driven any more."""
@@ -85,12 +112,9 @@ class Permits:
         while self._dirty:
             self._dirty = False
             asks = tuple(wanted.ask for wanted in self._wanted.values() if not wanted.granted)
-            back = tuple(self._back)
-            self._back.difference_update(back)
             try:
-                granted = await self._store.exchange(self._worker, asks=asks, back=back, now=self._clock.wall_ms())
+                granted = await self._swap(asks)
             except Error as problem:  # the store is away: the next look tries again
-                self._back.update(back)
                 log.warning("%s", problem)
                 return
             for holder in granted:
@@ -98,6 +122,16 @@ class Permits:
                 if wanted is not None and not wanted.granted:
                     wanted.granted = True
                     wanted.on_grant()
+
+    async def _swap(self, asks: tuple[Ask, ...]) -> frozenset[str]:
+        """Give back what is over, and ask. What was given back is forgotten once the store has answered."""
+        async with self._exchanging:
+            back = tuple(self._back)
+            if not (asks or back):
+                return frozenset()
+            granted = await self._store.exchange(self._worker, asks=asks, back=back, now=self._clock.wall_ms())
+            self._back.difference_update(back)
+            return granted
 
     async def close(self) -> None:
         """Give back what was not given back yet."""

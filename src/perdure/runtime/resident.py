@@ -164,15 +164,15 @@ class Resident:
 
     # --- serving
 
-    async def serve(self) -> None:
-        """Run what is unfinished and what waits, until nothing does.
+    async def serve(self, *, once: bool = False) -> None:
+        """Run what is unfinished and what waits, until nothing does; or one turn of it.
 
         Raises:
             Error: why the stream had to be given up.
         """
         try:
             await self.load()
-            while await self._serve_one() and not self._shared.crowd.waiting:
+            while await self._serve_one() and not (once or self._shared.crowd.waiting):
                 pass  # else it has had its turn: others wait for longer
         finally:
             self._busy = False

@@ -26,6 +26,7 @@ MAX_BEGINNING = 16
 worker to die, few would have been taken and not got any further."""
 _FIRST_BACKOFF_S = 0.1
 _LAST_BACKOFF_S = 30.0
+_SEAT_S = 0.25
 
 
 class Serving:
@@ -41,10 +42,11 @@ class Serving:
         self._coming: dict[StreamId, TurnId] = {}
         self._again: set[StreamId] = set()
         self._refold: set[StreamId] = set()
-        self._seats: set[StreamId] = set()
+        self._seats: dict[StreamId, str] = {}  # with the queue
         self._found: set[StreamId] = set()
         self._backoff_s: dict[StreamId, float] = {}
-        self._resting: set[StreamId] = set()
+        self._resting: dict[StreamId, str] = {}  # with the queue of which each needs a seat, if any
+        self._waking: set[asyncio.Task[None]] = set()
         self.residents: dict[StreamId, Resident] = {}
         self.unknown_agents: set[StreamId] = set()
         self.closed = False
@@ -70,11 +72,11 @@ class Serving:
         """What is being served, or cannot be now."""
         return (*self._tasks, *self.unknown_agents, *self._resting)
 
-    def found(self, ready: Ready, *, seat: bool) -> None:
-        """It is the turn of this stream: nobody who may come first waits for longer."""
+    def found(self, ready: Ready, *, seat_of: str = "") -> None:
+        """It is the turn of this stream: nobody who may come first waits for longer. It may have a seat of a queue."""
         stream, served = ready.stream, ready.stream in self._tasks
-        if seat:
-            self._seats.add(stream)
+        if seat_of:
+            self._seats[stream] = seat_of
         self.poke(stream, ready.claim, in_order=True)
         if stream not in self._tasks:
             self._leave(stream)
@@ -108,6 +110,8 @@ class Serving:
         """Hand an input to a session that is idle in memory; None if it must wait its turn in the inbox."""
         resident, task = self.residents.get(stream), self._tasks.get(stream)
         here = task is not None and not task.done()  # it looks for more to do, and finds this
+        if stream in self._seats:
+            return None  # it leaves its seat after each turn
         if resident is None or not (self._goes_on if here else self.idle):
             return None
         offer = resident.offer(item)
@@ -145,7 +149,7 @@ class Serving:
             if resident is not None:
                 await resident.load()
                 self._begun(stream)
-                await resident.serve()
+                await resident.serve(once=stream in self._seats)
                 self._backoff_s.pop(stream, None)
                 if resident.parked:
                     del self.residents[stream]
@@ -184,23 +188,24 @@ class Serving:
         self._begun(stream)
         if (turn := self._coming.pop(stream, None)) is not None:
             self._shared.results.leave(turn)  # if it has not run by now, it may run elsewhere
-        if stream not in self._resting and stream not in self._refold:
-            self._leave(stream)
+        left = stream not in self._refold and self._leave(stream)
         if stream in self._refold or stream in self._again:
             in_order = stream in self._refold or self.offered(stream) is not None  # nobody else would find that
             self._refold.discard(stream)
             self._again.discard(stream)
             self.poke(stream, in_order=in_order)
-        elif self._shared.crowd.waiting:
+        elif left or self._shared.crowd.waiting:
             self._on_room()
         idle = [name for name in self.residents if name not in self._tasks]
         for name in idle[: max(0, len(idle) - MAX_IDLE)]:  # oldest first; the stream stays ours until somebody asks
             del self.residents[name]
 
-    def _leave(self, stream: StreamId) -> None:
-        if stream in self._seats:
-            self._seats.discard(stream)
-            self._shared.permits.leave(stream)
+    def _leave(self, stream: StreamId) -> bool:
+        """Give back its seat, if it has one."""
+        if self._seats.pop(stream, None) is None:
+            return False
+        self._shared.permits.leave(stream)
+        return True
 
     async def _give_up(self, stream: StreamId, resident: Resident | None, problem: Error | None) -> None:
         self.residents.pop(stream, None)
@@ -224,19 +229,43 @@ class Serving:
 
     def _rest(self, stream: StreamId, problem: Error | None) -> None:
         delay = self._backoff_s[stream] = min(self._backoff_s.get(stream, _FIRST_BACKOFF_S / 2) * 2, _LAST_BACKOFF_S)
-        self._resting.add(stream)
+        self._resting[stream] = self._seats.get(stream, "")
         if problem is not None:
             log.warning("%s; trying again in %.1f s", problem, delay, extra={"stream": stream})
         asyncio.get_running_loop().call_later(delay, self._rested, stream)
 
     def _rested(self, stream: StreamId) -> None:
-        self._resting.discard(stream)
-        self.poke(stream, in_order=True)
+        queue = self._resting.get(stream)
+        if queue and not self.closed:
+            task = asyncio.create_task(self._sit_again(stream, queue), name=f"perdure:seat:{stream}")
+            self._waking.add(task)
+            task.add_done_callback(self._waking.discard)
+        elif queue is not None:
+            del self._resting[stream]
+            self.poke(stream, in_order=True)
+
+    async def _sit_again(self, stream: StreamId, queue: str) -> None:
+        """It has rested, and others had its seat meanwhile: wait for one."""
+        try:
+            seated = await self._shared.permits.seat(queue, stream)
+        except Error as problem:
+            log.warning("%s", problem)
+            seated = False
+        if stream not in self._resting or self.closed:
+            self._shared.permits.leave(stream)
+        elif seated:
+            del self._resting[stream]
+            self._seats[stream] = queue
+            self.poke(stream, in_order=True)
+        else:
+            asyncio.get_running_loop().call_later(_SEAT_S, self._rested, stream)
 
     def forget(self, stream: StreamId) -> None:
         """The stream is gone: stop serving it."""
         resident = self.residents.pop(stream, None)
         self.unknown_agents.discard(stream)
+        if self._resting.pop(stream, None):
+            self._shared.permits.leave(stream)
         if task := self._tasks.get(stream):
             task.cancel()
         if resident and resident.driver:
@@ -259,6 +288,7 @@ class Serving:
         """
         self.closed = True
         self._shared.lounge.close()
+        self._shared.permits.leave(*(stream for stream, queue in self._resting.items() if queue))
         for resident in self.residents.values():
             resident.stopping = True
         idle = [resident for stream, resident in self.residents.items() if stream not in self._tasks]

@@ -12,6 +12,8 @@ from perdure.store.protocol import Place
 MAX_SESSIONS = 256
 PREFIXES = ("tool:", "model:", "queue:")
 
+_LIMITS = 'limits={"tool:charge": 2, "model:openai:*": 10, "queue:reports": 5}'
+
 Limits = tuple[tuple[str, int], ...]
 
 
@@ -40,12 +42,16 @@ class Work:
             raise _wrong(
                 f"queues={self.queues!r} is one text", "a list of names is needed", f"queues=[{self.queues!r}]"
             )
+        if self.queues is not None and not isinstance(self.queues, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance] - it comes from a caller
+            raise _wrong(f"queues={self.queues!r} is no list", "a list of names is needed", 'queues=["bulk"]')
         served = None if self.queues is None else tuple(dict.fromkeys(check_queue(name) for name in self.queues))
         object.__setattr__(self, "served", served)
         if served == ():
             raise _wrong("queues=[] leaves nothing to do", hint="leave it out to serve all, or Runtime(worker=False)")
-        if isinstance(self.concurrency, bool) or self.concurrency < 1:
-            raise _wrong(f"concurrency={self.concurrency} cannot work", "a worker drives at least one session")
+        if not _is_number(self.concurrency):
+            raise _wrong(f"concurrency={self.concurrency!r} cannot work", "it is a whole number, at least 1")
+        if not isinstance(self.limits, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance] - it comes from a caller
+            raise _wrong(f"limits={self.limits!r} cannot be meant", "they are names with numbers", _LIMITS)
         for name, most in self.limits.items():
             _check_limit(name, most)
 
@@ -93,16 +99,20 @@ def _covers(pattern: str, what: str) -> bool:
 
 
 def _check_limit(name: str, most: int) -> None:
-    if not name.startswith(PREFIXES) or "*" in name[:-1] or name in PREFIXES:
+    if not isinstance(name, str) or not name.startswith(PREFIXES) or "*" in name[:-1] or name in PREFIXES:  # pyright: ignore[reportUnnecessaryIsInstance] - it comes from a caller
         raise _wrong(
             f"{name!r} cannot be limited",
             f"a limit is named {', '.join(PREFIXES)} and what it is about, with * at the end if at all",
-            'limits={"tool:charge": 2, "model:openai:*": 10, "queue:reports": 5}',
+            _LIMITS,
         )
     if name.startswith("queue:") and name.endswith("*"):
         raise _wrong(f"{name!r} cannot be limited", "each queue has a number of its own", 'limits={"queue:reports": 5}')
-    if isinstance(most, bool) or not isinstance(most, int) or most < 1:  # pyright: ignore[reportUnnecessaryIsInstance] - it comes from a caller
+    if not _is_number(most):
         raise _wrong(f"the limit {most!r} of {name!r} cannot work", "it is a whole number, at least 1")
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
 
 
 def _wrong(what: str, because: str = "", hint: str = "") -> Error:

@@ -46,8 +46,7 @@ class Worker:
                 if loop.time() >= next_renewal:
                     next_renewal = loop.time() + self._renew_s
                     await self._shared.store.renew(self._shared.worker)
-                if not self.serving.closed:
-                    await self._scan()
+                await self._scan()
                 self._shared.permits.look()
                 if changed:
                     await self.serving.look()
@@ -59,22 +58,32 @@ class Worker:
 
     async def _scan(self) -> None:
         """Take up what is ready, as far as there are seats: here, and in queues that have a number of them."""
-        serving, crowd, full = self.serving, self._shared.crowd, tuple[str, ...]()
-        while True:
+        full: list[str] = []
+        try:
+            await self._scan_without(full)
+        finally:
+            self._shared.permits.wait_only_for(full)
+
+    async def _scan_without(self, full: list[str]) -> None:
+        """Take up what is ready; `full` are the queues that turn out to have no seat."""
+        serving, crowd, permits = self.serving, self._shared.crowd, self._shared.permits
+        while not serving.closed:
             free, room = serving.free, serving.room
             if free and not room:
                 return  # enough to begin with
-            found = await self._look(room + 1, without=full)
+            found = await self._look(room + 1, without=tuple(full))
             serving.more_waits = len(found) > room
             crowd.waiting = serving.more_waits and room == free
             if not found or not room:
                 return
-            seated, newly_full = await self._seated(found[:room])
-            taken = await self._take(tuple(seated))
-            self._shared.permits.leave(*(stream for stream, queue in seated.items() if queue and stream not in taken))
-            if not newly_full:
+            seats, taken, known = dict.fromkeys(found[:room], ""), set[StreamId](), len(full)
+            try:
+                await self._sit_down(seats, full)
+                await self._take(seats, taken)
+            finally:
+                permits.leave(*(stream for stream, queue in seats.items() if queue and stream not in taken))
+            if len(full) == known:
                 return
-            full = (*full, *newly_full)
 
     async def _look(
         self, limit: int, *, without: tuple[str, ...] = (), queue: str = "", only: Sequence[StreamId] | None = None
@@ -95,38 +104,40 @@ class Worker:
             recent=tuple(self._recent),
         )
 
-    async def _seated(self, found: Sequence[StreamId]) -> tuple[dict[StreamId, str], list[str]]:
-        """Those of some streams that have a seat, each with its queue if that has a number of them; and the queues that
-        have none left."""
-        seated = dict.fromkeys(found, "")
-        full: list[str] = []
-        for queue, most in self._shared.work.caps.items():
-            waiting = await self._look(len(found), queue=queue, only=found)
-            granted = await self._shared.permits.seats(queue, most, waiting) if waiting else set[StreamId]()
+    async def _sit_down(self, seats: dict[StreamId, str], full: list[str]) -> None:
+        """Find out who has a seat: in `seats` stays who needs none, or has one of the queue that is noted there. Queues
+        that have none left are added to `full`."""
+        for queue in self._shared.work.caps:
+            waiting = await self._look(len(seats), queue=queue, only=tuple(seats)) if seats else ()
+            granted = await self._shared.permits.seats(queue, waiting) if waiting else set[StreamId]()
             for stream in waiting:
                 if stream in granted:
-                    seated[stream] = queue
+                    seats[stream] = queue
                 else:
-                    seated.pop(stream, None)
+                    del seats[stream]
             if len(granted) < len(waiting):
                 full.append(queue)
-        return seated, full
 
-    async def _take(self, streams: tuple[StreamId, ...]) -> set[StreamId]:
-        if not streams:
-            return set()
-        shared, limit = self._shared, len(streams)
-        serves, now = replace(self._serves(), only=streams if shared.work.caps else None), shared.clock.wall_ms()
-        taken: set[StreamId] = set()
-        for ready in await shared.store.claim_ready(shared.worker, limit=limit, now=now, serves=serves):
+    async def _take(self, seats: dict[StreamId, str], taken: set[StreamId]) -> None:
+        """Claim them, each only if it is still in the queue in which it has its seat."""
+        for queue in dict.fromkeys(seats.values()):
+            await self._take_of(queue, tuple(stream for stream in seats if seats[stream] == queue), taken)
+
+    async def _take_of(self, queue: str, streams: tuple[StreamId, ...], taken: set[StreamId]) -> None:
+        shared, caps, serves = self._shared, self._shared.work.caps, self._serves()
+        if queue:
+            serves = replace(serves, only=streams, queues=(queue,))
+        elif caps:
+            serves = replace(serves, only=streams, without=tuple(caps))
+        now = shared.clock.wall_ms()
+        for ready in await shared.store.claim_ready(shared.worker, limit=len(streams), now=now, serves=serves):
             taken.add(ready.stream)
             tenant = Tenant(stream_names(ready.stream)[0])
             self._recent.pop(tenant, None)
             self._recent[tenant] = None
-            self.serving.found(ready, seat=ready.queue in shared.work.caps)
+            self.serving.found(ready, seat_of=queue)
         while len(self._recent) > MAX_TENANTS:
             del self._recent[next(iter(self._recent))]
-        return taken
 
     @property
     def loose_ends(self) -> bool:
