@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import NewType
 
 from perdure.errors import Code, Error
@@ -24,6 +25,7 @@ VERSION = "0.1.0"
 
 DEFAULT_TENANT = Tenant("default")
 MAX_ID_BYTES = 512
+_KEY = re.compile(r"[A-Za-z0-9_-]{80,}")  # the text of a key is longer, and that of a hash is shorter
 
 
 def check_id(value: object, *, what: str) -> str:
@@ -45,6 +47,14 @@ def check_id(value: object, *, what: str) -> str:
     if not value.isprintable() and any(ord(c) < 32 or 127 <= ord(c) < 160 for c in value):
         raise Error(Code.INVALID_ID, f"{what} has a control character in it")
     return str.__str__(value)  # of a subclass too: the log takes nothing but plain text
+
+
+def without_keys(text: str) -> str:
+    """A text that may be shown or logged: of what looks like a signed key, only the beginning is left.
+
+    Somebody types one where an id belongs; whoever reads the error could answer with it.
+    """
+    return _KEY.sub(lambda found: f"{found[0][:8]}…", text)
 
 
 def join(*parts: str) -> str:

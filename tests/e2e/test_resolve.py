@@ -50,11 +50,12 @@ def test_a_key_is_answered_once_and_never_printed(waiting: tuple[Path, AwaitEven
         perdure("resolve", key.text, "--cancel", "--db", "s.db", "--json", cwd=folder),
         perdure("resolve", key.text[:-3], "--cancel", "--db", "s.db", cwd=folder),
         perdure("resolve", key.text, "reviewed", "--ok", "1", "--db", "s.db", cwd=folder),
+        perdure("resolve", "s-1", key.text, "--ok", "1", "--db", "s.db", cwd=folder),
         perdure("why", "s-1", "--db", "s.db", cwd=folder),
         perdure("sessions", "show", "s-1", "--db", "s.db", cwd=folder),
         perdure("journal", "list", "s-1", "--db", "s.db", cwd=folder),
     ]
-    assert [ran.code for ran in said] == [0, 4, 4, 3, 2, 0, 0, 0]
+    assert [ran.code for ran in said] == [0, 4, 4, 3, 2, 2, 0, 0, 0]
     assert said[0].out == f"accepted  {key.key_id}\n"
     assert said[1].out == f'answered before  {key.key_id}\n  first  {{"status":"ok","value":{{"parcel":7}}}}\n'
     first = {"status": "ok", "value": {"parcel": 7}}

@@ -6,7 +6,9 @@ import os
 import sys
 from collections.abc import Mapping
 
+from perdure.cli.screen import in_line
 from perdure.errors import Code, Error
+from perdure.ids import without_keys
 
 OK = 0
 FAILED = 1
@@ -73,11 +75,17 @@ def debugging() -> bool:
 
 def complain(what: str, because: str = "", hint: str = "") -> None:
     """Print an error for a person."""
-    print(f"error: {what}", file=sys.stderr)
+    print(f"error: {_told(what)}", file=sys.stderr)
     if because:
-        print(f"  because  {because}", file=sys.stderr)
+        lines = f"\n{'':<11}".join(_told(line) for line in because.split("\n"))
+        print(f"  because  {lines}", file=sys.stderr)
     if hint:
-        print(f"  hint     {hint}", file=sys.stderr)
+        print(f"  hint     {_told(hint)}", file=sys.stderr)
+
+
+def _told(text: str) -> str:
+    """A line of an error, which may have words of others in it: they stay on it, and no key is repeated."""
+    return in_line(without_keys(text))
 
 
 def exit_code(problem: Error) -> int:

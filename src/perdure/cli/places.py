@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, TypeVar, cast
 
 from perdure.cli.exits import ReaderLeft
 from perdure.errors import Code, Error
+from perdure.ids import without_keys
 
 if TYPE_CHECKING:
     from perdure.runtime.runtime import Runtime
@@ -142,7 +143,9 @@ async def find_session(rt: Runtime, name: str) -> Session:
         return rt.existing(matches[0])
     if not matches:
         raise Error(
-            Code.SESSION_UNKNOWN, f"there is no session {name!r}", hint="list them with `perdure sessions list`"
+            Code.SESSION_UNKNOWN,
+            f"there is no session {without_keys(name)!r}",
+            hint="list them with `perdure sessions list`",
         )
     more = "" if len(matches) <= _SHOWN else ", …"
     raise Error(

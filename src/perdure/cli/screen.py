@@ -14,7 +14,10 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 COLOURS = {"ok": "green", "warn": "yellow", "fail": "bold red", "dim": "dim", "doubt": "yellow", "": ""}
-_UNSEEN = {code: None for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
+_CONTROLS = (*range(32), *range(127, 160))
+_TURNING = (0x61C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A))  # they change the order one reads in
+_UNSEEN = {code: None for code in _CONTROLS if chr(code) not in "\n\t"} | {code: f"\\u{code:04x}" for code in _TURNING}
+_SPELLED = {code: ascii(chr(code))[1:-1] for code in (*_CONTROLS, *_TURNING, 0x2028, 0x2029)}
 _WIDE = 10_000
 _GAP = 2
 _LEAST = 12
@@ -43,6 +46,13 @@ def plain(text: str) -> str:
     return text.translate(_UNSEEN)
 
 
+def in_line(text: str) -> str:
+    """Text of others as a part of one line: what would end the line, steer the terminal or turn the order of reading is
+    spelled out, so that nobody can write lines in our name.
+    """
+    return text.translate(_SPELLED)
+
+
 def one_line(text: str, limit: int = 60) -> str:
     """The head of a text, on one line."""
     flat = " ".join(plain(text).split())
@@ -66,14 +76,14 @@ def console(*, stderr: bool = False) -> Console:
 def say(text: str = "", tone: str = "") -> None:
     """A line of data."""
     if tone and sys.stdout.isatty():
-        console().print(plain(text), style=COLOURS[tone])
+        console().print(in_line(text), style=COLOURS[tone])
     else:
-        print(plain(text), flush=True)
+        print(in_line(text), flush=True)
 
 
 def note(text: str) -> None:
     """A line for the person at the terminal."""
-    print(plain(text), file=sys.stderr, flush=True)
+    print(in_line(text), file=sys.stderr, flush=True)
 
 
 def table(columns: Sequence[Column], rows: Iterable[Sequence[str | Cell]]) -> None:
@@ -120,7 +130,7 @@ def _print_table(grid: Table, screen: Console) -> None:
 
 
 def _cell(cell: str | Cell) -> Cell:
-    return Cell(plain(cell.text), cell.tone) if isinstance(cell, Cell) else Cell(plain(cell))
+    return Cell(in_line(cell.text), cell.tone) if isinstance(cell, Cell) else Cell(in_line(cell))
 
 
 def _styled(cell: Cell) -> Text:

@@ -64,6 +64,9 @@ def answer_of(value: Json, error: Err | None, *, cancel: bool = False) -> Ok | E
 
 
 def _failure(error: Err) -> Err:
+    if not isinstance(error, Err):  # pyright: ignore[reportUnnecessaryIsInstance] - whatever a caller gives
+        kind = type(error).__name__
+        raise Error(Code.INVALID_ARGUMENT, f"a failure is an Err, not {kind}", hint='Err(code="sold_out", message="")')
     code, message = check_text(error.code, where="the code"), check_text(error.message, where="the message")
     if not code.strip():
         raise Error(Code.INVALID_ARGUMENT, "a failure needs a code", hint='Err(code="sold_out", message="none left")')

@@ -18,7 +18,7 @@ from perdure.clock import Clock
 from perdure.codec import Json, check_text, decode, encode, to_json
 from perdure.effects.promises import TurnScope
 from perdure.errors import Code, Error
-from perdure.ids import PromiseId, StreamId, Tenant, TurnId, WorkerId
+from perdure.ids import PromiseId, StreamId, Tenant, TurnId, WorkerId, without_keys
 from perdure.observe.pending import PendingDecision, decision_owed
 from perdure.store.protocol import Accepted, AlreadyResolved, Resolved, Store
 from perdure.tools.json_schema import violations
@@ -186,7 +186,7 @@ class Approvals:
         prefix = check_text(id, where="the id").removeprefix("apr_").removeprefix("dbt_")
         found = await self._host.store.asked_as(tenant=self._host.tenant, prefix=prefix, limit=2) if prefix else ()
         if len(found) > 1:
-            raise Error(Code.INVALID_ID, f"{id!r} could be several", hint="type more of the id")
+            raise Error(Code.INVALID_ID, f"{without_keys(id)!r} could be several", hint="type more of the id")
         state = next(iter(found), None)
         asked = await self._question(state) if state is not None else None
         if state is None or asked is None:
@@ -306,7 +306,7 @@ def _status(resolution: Resolution | None) -> Status:
 def _unknown(id: str) -> Error:
     return Error(
         Code.APPROVAL_UNKNOWN,
-        f"nobody is asked anything as {id!r}",
+        f"nobody is asked anything as {without_keys(id)!r}",
         because="it is unknown, or its session was deleted",
         hint="list what waits: rt.approvals.list(), or `perdure approvals list`",
     )

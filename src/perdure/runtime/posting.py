@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, cast
 from perdure.codec import Json, check_text
 from perdure.effects.promises import TurnScope, unsigned_key
 from perdure.errors import Code, Error
-from perdure.ids import CallId, SessionId, TurnId
+from perdure.ids import CallId, SessionId, TurnId, without_keys
 from perdure.runtime import answers
 from perdure.runtime.shared import Compositions
 from perdure.store.protocol import AlreadyResolved, Resolved
@@ -33,8 +33,13 @@ async def post(rt: Runtime, session: SessionId, results: Mapping[str, Json | Err
     """Bring the results of client-side calls. All are checked before any is taken.
 
     Raises:
-        Error: `tool_call_unknown`, `tool_result_invalid`, `tool_call_answered`, `invalid_json`, `input_too_large`.
+        Error: `tool_call_unknown`, `tool_result_invalid`, `tool_call_answered`, `invalid_json`, `input_too_large`;
+            `invalid_argument` for what is no mapping.
     """
+    if not isinstance(results, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance] - whatever a caller gives
+        raise Error(
+            Code.INVALID_ARGUMENT, f"results are given by the id of their call, not as {type(results).__name__}"
+        )
     checked: list[tuple[CallId, AwaitEventKey, Ok | Err, int | None]] = []
     for name, result in results.items():
         scope, call = _place(rt, session, name), CallId(name)
@@ -168,6 +173,6 @@ def _unknown(call: object) -> Error:
     return Error(
         Code.TOOL_CALL_UNKNOWN,
         "this session waits for nothing like that",
-        because=f"{str(call)[:80]!r} is no call that was left to its client, or no question",
+        because=f"{without_keys(str(call))[:80]!r} is no call that was left to its client, or no question",
         hint="session.pending() lists what is waited for, with the ids of the calls",
     )

@@ -13,7 +13,18 @@ from perdure.codec import Json, check_text, encode, to_json
 from perdure.commit.plan import Entry
 from perdure.effects.promises import SECRET, TurnScope, signed_key, unsigned_key
 from perdure.errors import Code, Error
-from perdure.ids import CallId, InputId, Seq, SessionId, StreamId, Tenant, TurnId, check_id, session_stream
+from perdure.ids import (
+    CallId,
+    InputId,
+    Seq,
+    SessionId,
+    StreamId,
+    Tenant,
+    TurnId,
+    check_id,
+    session_stream,
+    without_keys,
+)
 from perdure.inbox.admit import NOBODY, Admission, Admitted, Delivery, Duplicate, delivery
 from perdure.inbox.items import Input
 from perdure.observe.events import Cursor, Delta, Event, Fact, OutputDelta, Progress
@@ -494,6 +505,8 @@ class Session:
         """
         if error is not None and value is not None:
             raise Error(Code.INVALID_ARGUMENT, "a call has a result or an error, not both")
+        if error is not None and not isinstance(error, Err):  # pyright: ignore[reportUnnecessaryIsInstance] - whatever a caller gives
+            raise Error(Code.INVALID_ARGUMENT, f"a failure is an Err, not {type(error).__name__}")
         [resolved] = (await self.post_results({call: value if error is None else error})).values()
         return resolved
 
@@ -570,9 +583,12 @@ class Session:
         state, _ = await self._loaded()
         found = [made.grant for made in state.grants if made.grant.startswith(prefix) and prefix]
         if len(found) > 1:
-            raise Error(Code.INVALID_ID, f"{prefix!r} could be several grants", hint="type more of the id")
+            raise Error(
+                Code.INVALID_ID, f"{without_keys(prefix)!r} could be several grants", hint="type more of the id"
+            )
         if not found:
-            raise Error(Code.APPROVAL_UNKNOWN, f"session {self.id!r} has no grant {prefix!r}", hint="session.grants()")
+            what = f"session {self.id!r} has no grant {without_keys(prefix)!r}"
+            raise Error(Code.APPROVAL_UNKNOWN, what, hint="session.grants()")
         await self.runtime.check_readable(self.stream)
         revoked = GrantRevoked(grant=found[0], by=name, via=origin)
         await self.runtime.store.annotate(self.stream, Entry.of(revoked, at=self.runtime.clock.wall_ms()))
@@ -741,6 +757,6 @@ async def _either(here: Waiter, news: Subscription) -> None:
 def _unknown(id: SessionId) -> Error:
     return Error(
         Code.SESSION_UNKNOWN,
-        f"there is no session {id!r}",
+        f"there is no session {without_keys(id)!r}",
         hint="list them with `perdure sessions list`, or create it by sending something with agent=",
     )

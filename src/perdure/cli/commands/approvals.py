@@ -104,6 +104,8 @@ async def _show(id: str, db: str, *, json: bool) -> None:
         say(f"  expires    {utc(asked.until)}")
     if found.decision:
         say(f"  decided    {found.status} by {found.decision.by} at {utc(found.decision.at)}")
+    if found.decision and found.decision.args is not None:
+        say(f"  edited     {encode(found.decision.args).decode()}")
     if found.decision and found.decision.reason:
         say(f"  reason     {found.decision.reason}")
     if found.used_at:
@@ -117,8 +119,8 @@ def approve(
     id: AskName,
     db: Db = "",
     edit: Annotated[
-        str, Option("--edit", metavar="JSON", help="Run it with these arguments instead.", show_default=False)
-    ] = "",
+        str | None, Option("--edit", metavar="JSON", help="Run it with these arguments instead.", show_default=False)
+    ] = None,
     for_session: Annotated[
         bool, Option("--for-session", help="Also allow later calls of the tool in this session.")
     ] = False,
@@ -129,7 +131,7 @@ def approve(
     """Allow a call to run."""
     from perdure.cli.places import run
 
-    changed = _parsed(edit, "--edit") if edit else None
+    changed = _arguments(edit) if edit is not None else None
 
     async def decide(rt: Runtime) -> Decision:
         return await rt.approvals.approve(
@@ -157,7 +159,7 @@ def settle(
     id: AskName,
     outcome: Annotated[Outcome, Argument(help="What became of the call.", show_default=False)],
     db: Db = "",
-    value: Annotated[str, Option("--value", metavar="JSON", help="What it gave.", show_default=False)] = "",
+    value: Annotated[str | None, Option("--value", metavar="JSON", help="What it gave.", show_default=False)] = None,
     by: By = "",
     reason: Reason = "",
     json: Json = False,
@@ -165,7 +167,7 @@ def settle(
     """Say what became of a call in doubt. One that did not happen goes out again, under the same idempotency key."""
     from perdure.cli.places import run
 
-    gave = _parsed(value, "--value") if value else None
+    gave = _parsed(value, "--value") if value is not None else None
 
     async def decide(rt: Runtime) -> Decision:
         word = "did_not_happen" if outcome is Outcome.DID_NOT_HAPPEN else outcome.value
@@ -242,13 +244,42 @@ def _parsed(text: str, option: str) -> Anything:
     from perdure.errors import Code, Error
 
     try:
-        return decode(text)
+        return decode(text.encode())
     except Error as problem:
         raise Error(Code.INVALID_JSON, f"{option} is not JSON", because=problem.because) from None
+    except UnicodeError:
+        raise Error(Code.INVALID_JSON, f"{option} is not JSON", because="it is not UTF-8") from None
+
+
+def _arguments(text: str) -> dict[str, Anything]:
+    """All arguments of a call. Anything else is a slip, which must not approve the call as it was."""
+    from typing import cast
+
+    from perdure.errors import Code, Error
+
+    edit = _parsed(text, "--edit")
+    if not isinstance(edit, dict):
+        raise Error(
+            Code.INVALID_ARGUMENT,
+            "--edit is no object",
+            because="it says all arguments of the call; nothing was decided",
+            hint="""--edit '{"cents": 4000}'""",
+        )
+    return cast("dict[str, Anything]", edit)
 
 
 def _me() -> str:
     """Who is logged in, as the operating system says."""
     import getpass
 
-    return getpass.getuser()
+    from perdure.errors import Code, Error
+
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError, ImportError):
+        raise Error(
+            Code.INVALID_ARGUMENT,
+            "a decision needs a name",
+            because="the operating system has none for this user",
+            hint="--by NAME",
+        ) from None

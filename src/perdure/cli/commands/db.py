@@ -50,7 +50,8 @@ def migrate(
     state = run(lambda: _state(db))
     if dry_run:
         for step in state.pending:
-            say(step.sql.strip())
+            for line in step.sql.strip().split("\n"):
+                say(line)
     elif state.pending:
         run(lambda: _open(db))
     done = f"{count(len(state.pending), 'step')} {'left' if dry_run else 'made'}" if state.pending else "nothing to do"

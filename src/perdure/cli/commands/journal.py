@@ -92,7 +92,8 @@ async def _show(name: str, seq: int, db: str, *, json: bool) -> None:
     say(f"  kind     {row.kind}, format {row.version}")
     if row.key:
         say(f"  key      {row.key}")
-    say(text.dumps(record, indent=2, ensure_ascii=False))
+    for shown in text.dumps(record, indent=2, ensure_ascii=False).split("\n"):
+        say(shown)
 
 
 @app.command()

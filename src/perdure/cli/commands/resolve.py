@@ -72,19 +72,20 @@ def _place(target: str, name: str, key_file: str) -> tuple[str, str]:
         if key_file:
             raise _usage("a session and a key are two answers", "", "leave one of them out")
         _refuse_key(target)
+        _refuse_key(name)
         return target, name
     if bool(target) == bool(key_file):
         raise _usage("say what to answer", "", "a key, -, --key-file PATH, or SESSION NAME")
     return (_read(key_file) if key_file else _read("-") if target == "-" else target), ""
 
 
-def _refuse_key(session: str) -> None:
-    """A key where a session belongs must not be printed back as a session that does not exist."""
+def _refuse_key(name: str) -> None:
+    """A key where a session or an event belongs must not be printed back, and is not the name of anything."""
     from perdure.errors import Error
     from perdure.vocab.promises import AwaitEventKey
 
     try:
-        AwaitEventKey.parse(session)
+        AwaitEventKey.parse(name)
     except Error:
         return
     raise _usage("a key needs no name", "it says itself what it answers", "perdure resolve KEY --ok JSON")

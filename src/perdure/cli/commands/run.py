@@ -145,7 +145,8 @@ async def _detach(rt: Runtime, session: Session, order: _Order) -> int:
     why = await session.why()
     rest = "The turn has ended." if why.status == "idle" else "The turn is saved for the next worker."
     db = _db_flag(rt, order)
-    note(f"\nDetached from {session.id}. {rest}")
+    note("")
+    note(f"Detached from {session.id}. {rest}")
     note(f"  watch     perdure sessions watch {session.id}{db}")
     note(f'  carry on  perdure run {order.target} "…" --session {session.id}{db_flag(order.db)}')
     return INTERRUPTED

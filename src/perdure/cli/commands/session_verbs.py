@@ -73,7 +73,7 @@ async def _send(  # noqa: PLR0913 - the options of the command
 
 def cancel(
     session: SessionName,
-    input: Annotated[str, Option(metavar="INPUT", help="Take back this input, which waits, instead.")] = "",
+    input: Annotated[str | None, Option(metavar="INPUT", help="Take back this input, which waits, instead.")] = None,
     and_behind: Annotated[bool, Option("--and-behind", help="With --input: all that came after it, too.")] = False,
     reason: Annotated[str, Option(metavar="TEXT", help="Why.")] = "",
     by: By = "",
@@ -83,11 +83,21 @@ def cancel(
     """Ask for the running turn to end, or take back an input that waits. Too late: the exit code is 4."""
     from perdure.cli.places import run
 
-    outcome = run(lambda: _cancel(session, input, reason, by, db, and_behind=and_behind, json=json))
+    if input is not None and not input.strip():
+        raise _usage("--input names no input", "it is blank; nothing was cancelled", "perdure sessions show SESSION")
+    if and_behind and input is None:
+        raise _usage("--and-behind needs --input", "it says behind which one", "--input INPUT --and-behind")
+    outcome = run(lambda: _cancel(session, input or "", reason, by, db, and_behind=and_behind, json=json))
     if outcome in ("unknown", "not_found"):
         raise Exit(3)
     if outcome in ("completion_won", "completed", "already_claimed"):
         raise Exit(4)
+
+
+def _usage(what: str, because: str, hint: str) -> Exception:
+    from perdure.errors import Code, Error
+
+    return Error(Code.INVALID_ARGUMENT, what, because=because, hint=hint)
 
 
 async def _cancel(name: str, input: str, reason: str, by: str, db: str, *, and_behind: bool, json: bool) -> str:
