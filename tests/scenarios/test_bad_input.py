@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -170,6 +171,36 @@ def test_an_address_that_names_no_store_is_refused(url: str, monkeypatch: pytest
         Runtime(url)
     assert caught.value.code is Code.STORE_URL_INVALID
     assert "sqlite:///app.db" in caught.value.hint
+
+
+async def test_an_option_that_would_be_ignored_is_refused(desk: Desk) -> None:
+    rt = await desk.open(ScriptedModel(say("ok")))
+    session = await rt.session("s", agent="a")
+    for work in (
+        lambda: session.send("x", mode="interrupt", merge_key="d"),
+        lambda: session.send("x", mode="steer", model="sim:echo"),
+    ):
+        with pytest.raises(Error) as caught:
+            await work()
+        assert caught.value.code is Code.INVALID_ARGUMENT
+    assert await rt.sessions() == ()
+
+
+async def test_answers_of_the_wrong_type_answer_nothing(desk: Desk) -> None:
+    rt = await desk.open(ScriptedModel(say("ok")))
+    session = await rt.session("s", agent="a")
+    await session.ask("hi")
+    no: Any = "sold out"
+    for work in (
+        lambda: rt.resolve("k", error=no),
+        lambda: session.resolve("go", error=no),
+        lambda: session.post_result("t.1.0", error=no),
+        lambda: session.post_results(no),
+        lambda: session.post_results([no]),  # type: ignore[arg-type]
+    ):
+        with pytest.raises(Error) as caught:
+            await work()
+        assert caught.value.code is Code.INVALID_ARGUMENT
 
 
 async def test_a_runtime_is_used_inside_its_block(tmp_path: Path) -> None:

@@ -227,9 +227,10 @@ class Session:
 
         Raises:
             Error: `input_key_conflict` if the key was used for something else; `input_too_large`; `invalid_text`;
-                `model_unknown`; `runtime_effect_attachment_media_type`; `blob_unknown` for a reference to bytes that
-                this tenant does not have; `codec_failed` for a session that is encrypted with another key, or is
-                not while this runtime encrypts.
+                `model_unknown`; `invalid_argument` for a model= of a steer or a merge_key of an interruption;
+                `runtime_effect_attachment_media_type`; `blob_unknown` for a reference to bytes that this tenant does
+                not have; `codec_failed` for a session that is encrypted with another key, or is not while this runtime
+                encrypts.
         """
         rt = self.runtime
         rt.check_usable()
@@ -237,6 +238,14 @@ class Session:
             key = check_id(key, what="the input key")
         if mode not in MODES:
             raise Error(Code.INVALID_ARGUMENT, f"mode={mode!r:.40} does not exist", hint=f"one of {', '.join(MODES)}")
+        if mode == "interrupt" and merge_key is not None:
+            because = "each interruption ends a turn and begins one; none waits to be replaced"
+            raise Error(Code.INVALID_ARGUMENT, "an interruption has no merge_key", because=because, hint="leave it out")
+        if mode == "steer" and model is not None:
+            because = "it joins the turn that runs, whose model answers"
+            raise Error(
+                Code.INVALID_ARGUMENT, "a steer has no model", because=because, hint='mode="queue", or no model='
+            )
         given = said(content)
         now = rt.clock.wall_ms()
         unique = uuid7(now)
