@@ -47,6 +47,7 @@ ORDER = "tests/scenarios/test_order_of_durability.py"
 KIT = "tests/scenarios/test_kit_sweep.py"
 SURFACE = "tests/scenarios/test_tool_surface.py"
 LAST_MOMENT = "tests/scenarios/test_cancelling_in_the_last_moment.py"
+EDITED = "tests/scenarios/test_edited_calls.py"
 BODIES = "tests/scenarios/test_bodies.py"
 APPROVALS = "tests/scenarios/test_approvals.py"
 PROMISES = "tests/scenarios/test_promises.py"
@@ -203,6 +204,34 @@ MUTANTS = [
         "self._settle_landed()  # what came while it was halted",
         "pass  #",
         f"{LAST_MOMENT} -k 'being_stopped and memory'",
+    ),
+    Mutant(
+        "what became of a call is asked about the model's arguments",
+        "runtime/envelopes.py",
+        "wait), about=prepared or _as_made(call))",
+        "wait), about=_as_made(call))",
+        f"{EDITED} -k 'asked_about and memory'",
+    ),
+    Mutant(
+        "a call with a person's arguments is not prepared anew",
+        "runtime/preparing.py",
+        "sealed, edited = None, self._edited(item, item.decision.args)",
+        "sealed, edited = self._edited(item, item.decision.args), None",
+        f"{EDITED} -k 'prepared_anew and memory'",
+    ),
+    Mutant(
+        "a hook may change what a person approved",
+        "runtime/preparing.py",
+        "if edited is not None and digest(answer.args) != digest(edited.args):",
+        "if False:",
+        f"{EDITED} -k 'changes_what_was_approved and memory'",
+    ),
+    Mutant(
+        "a second attempt needs nobody's leave, although the first never began",
+        "runtime/turns.py",
+        "return any(self._controller.journal.started(ref.id) for ref in refs)",
+        "return item.ref.attempt > 1 or any(self._controller.journal.started(ref.id) for ref in refs)",
+        f"{EDITED} -k 'first_preparation_failed and memory'",
     ),
     Mutant(
         "a cancel that comes while a turn is being parked is lost",

@@ -341,6 +341,8 @@ async def test_an_approval_that_was_given_in_time_and_has_expired_since_allows_n
 
     await until(over)
     assert paid == []
+    message = "ana approved this call, but the approval had expired before it began. It was not run."
+    assert outputs(await later.existing("s").history()) == [{"error": message, "code": "approval_expired"}]
 
 
 async def test_a_cancelled_turn_takes_its_questions_back(desk: Desk) -> None:

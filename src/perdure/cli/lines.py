@@ -274,6 +274,8 @@ class Reader:
 
 def _decided(resolution: Resolution) -> tuple[str, str]:
     decision = decision_of(resolution)
+    if isinstance(resolution, Err) and resolution.code == "approval_expired":
+        return "approved, and expired before it began", "warn"
     if decision is None:
         return "nobody answered in time" if isinstance(resolution, TimedOut) else "given up", "warn"
     said = {"approve": "approved", "deny": "denied"}.get(decision.verdict, decision.verdict.replace("_", " "))

@@ -48,16 +48,16 @@ class Where:
 
 
 def envelope(where: Where, turn: Turn, owed: Effect, prepared: PreparedToolCall | None = None) -> Envelope:
-    """The envelope of one owed effect; that of a call says what was prepared for it."""
+    """The envelope of one owed effect. That of a call says what was prepared, and so does the question about it."""
     scope = Scope(
         session_id=where.session, turn_id=turn.id, turn_index=turn.index, protocol_iteration=owed.ref.iteration
     )
-    command = CallTool(call=prepared) if prepared else _command(where, turn, owed)
+    command = _command(where, turn, owed, prepared)
     key = _key(where.tenant, scope, owed, command.kind)
     return Envelope(invocation=Invocation.effect(scope, owed.ref.id, command.kind, key), command=command)
 
 
-def _command(where: Where, turn: Turn, owed: Effect) -> Command:
+def _command(where: Where, turn: Turn, owed: Effect, prepared: PreparedToolCall | None) -> Command:
     match owed:
         case AskModel(tool_choice=choice):
             view = ViewRef(from_turn=turn.from_turn, turn=turn.index, iteration=owed.ref.iteration)
@@ -72,7 +72,7 @@ def _command(where: Where, turn: Turn, owed: Effect) -> Command:
                 )
             )
         case RunCall(call=call):
-            return CallTool(call=_as_made(call))
+            return CallTool(call=prepared or _as_made(call))
         case Probe(call=call):
             return DurableStep(step_id="probe", input={"call": call.id, "tool": call.name})
         case Wait(duration_ms=duration_ms):
@@ -85,7 +85,7 @@ def _command(where: Where, turn: Turn, owed: Effect) -> Command:
         case AwaitVerdict(ref=ref, call=call):
             scope = TurnScope(where.tenant, where.session, turn.id)
             wait = DoubtVerdict(call_id=call.id, attempt=ref.attempt)
-            return AwaitEvent(key=unsigned_key(scope.id, wait), about=_as_made(call))
+            return AwaitEvent(key=unsigned_key(scope.id, wait), about=prepared or _as_made(call))
 
 
 def _as_made(call: ToolCall) -> PreparedToolCall:

@@ -8,19 +8,20 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
-from typing import cast
+from typing import TypeAlias, cast
 
 from msgspec.structs import replace
 
+from perdure.codec import Json, digest
 from perdure.effects.journal import EffectJournal
 from perdure.errors import Error
 from perdure.ids import EffectId
 from perdure.tools.prepare import Preparation, ToolPrepareContext, answered, judge, refused
 from perdure.tools.provider import ProvidedTool
 from perdure.tools.toolbox import Prepared, Toolbox
-from perdure.turn.state import Probe, RunCall
+from perdure.turn.state import AwaitVerdict, Probe, RunCall
 from perdure.vocab.effects import AwaitEvent, CallTool, PreparedToolCall
 from perdure.vocab.outcomes import Failed, Failure, Success
 from perdure.vocab.records import EffectStarted
@@ -44,6 +45,15 @@ class UnderWay:
 
 UNDER_WAY = UnderWay()
 
+NOT_AS_APPROVED = Failure(
+    code="prepared_not_as_approved",
+    message="A person approved this call with other arguments, and its preparation changed those; it was not run",
+    failure_class="invalid",
+)
+
+Round: TypeAlias = tuple[EffectId, bool]
+"""What a hook is asked about: an attempt, as the model made it or as a person changed it."""
+
 
 class Preparations:
     """The preparations of one turn's calls."""
@@ -61,24 +71,28 @@ class Preparations:
         self._context = context
         self._durable = durable
         self._on_news = on_news
-        self._asked: dict[EffectId, asyncio.Task[Preparation]] = {}
-        self._answered: dict[EffectId, PreparedToolCall] = {}
+        self._asked: dict[Round, asyncio.Task[Preparation]] = {}
+        self._answered: dict[Round, PreparedToolCall] = {}
 
     def of(self, item: RunCall) -> Ready | Success | Failed | UnderWay:
         """The call, ready to be recorded; its answer, if nothing has to run; or that its hook is still at work."""
-        sealed = self.sealed(item)
-        prepared = self._toolbox.prepare(item.call, item.contract, sealed)
+        sealed, edited = self.sealed(item), None
+        if item.decision is not None and item.decision.args is not None and not self._begun(item):
+            sealed, edited = None, self._edited(item, item.decision.args)
+        prepared = self._toolbox.prepare(item.call, item.contract, sealed or edited)
         if isinstance(prepared, Failure):
             self._forget(item)
             return Failed(failure=prepared)
-        call = sealed or identity(item, prepared.contract)
+        call = sealed or edited or identity(item, prepared.contract)
         tool = prepared.tool
         if sealed is not None or not isinstance(tool, ProvidedTool) or not tool.prepares:
-            return Ready(prepared, call, recorded=sealed is not None)
-        answer = self._answered.get(item.ref.id) or self._answer(item, tool, call)
+            return Ready(prepared, call, recorded=call is sealed or call is edited)
+        answer = self._answered.get(_round(item)) or self._answer(item, tool, call)
         if not isinstance(answer, PreparedToolCall):
             return answer
-        self._answered[item.ref.id] = answer  # it may have to wait before it begins: a hook is asked once
+        self._answered[_round(item)] = answer  # it may have to wait before it begins: a hook is asked once
+        if edited is not None and digest(answer.args) != digest(edited.args):
+            return Failed(failure=NOT_AS_APPROVED)
         again = self._toolbox.prepare(item.call, item.contract, answer)
         if isinstance(again, Failure):
             return Failed(failure=again)
@@ -89,26 +103,39 @@ class Preparations:
         """Whether a hook is still at work."""
         return any(not task.done() for task in self._asked.values())
 
-    def sealed(self, item: RunCall | Probe) -> PreparedToolCall | None:
+    def sealed(self, item: RunCall | Probe | AwaitVerdict) -> PreparedToolCall | None:
         """The call as it was recorded in full: by an earlier attempt, or when somebody was asked to allow it."""
-        for attempt in range(1, item.ref.attempt + 1):
-            started = self._journal.started(EffectRef(item.ref.iteration, item.ref.index, attempt).id)
-            if started and isinstance(started.command, CallTool):
-                return started.command.call
-        asked = self._journal.started(EffectRef(item.ref.iteration, item.ref.index, 1, "approval").id)
-        match asked:
+        if (begun := self._begun(item)) is not None:
+            return begun
+        match self.question(item):
             case EffectStarted(command=AwaitEvent(about=PreparedToolCall() as about)):
-                edited = item.decision.args if isinstance(item, RunCall) and item.decision else None
-                return about if edited is None else replace(about, args=edited, prepared_payload=None)
+                return about
             case _:
                 return None
 
+    def question(self, item: RunCall | Probe | AwaitVerdict) -> EffectStarted | None:
+        """The question whether this call may run, if it was asked."""
+        asked = (self._journal.started(replace(ref, tail="approval").id) for ref in _attempts(item))
+        return next((one for one in asked if one is not None), None)
+
+    def _begun(self, item: RunCall | Probe | AwaitVerdict) -> PreparedToolCall | None:
+        for ref in _attempts(item):
+            started = self._journal.started(ref.id)
+            if started and isinstance(started.command, CallTool):
+                return started.command.call
+        return None
+
+    def _edited(self, item: RunCall, args: dict[str, Json]) -> PreparedToolCall | None:
+        """The call with the arguments of whoever approved it. What was prepared for others is not for these."""
+        asked = self.sealed(item)
+        return None if asked is None else replace(asked, args=args, prepared_payload=None)
+
     def _answer(self, item: RunCall, tool: ProvidedTool, call: PreparedToolCall) -> Preparation | UnderWay:
-        task = self._asked.get(item.ref.id)
+        task = self._asked.get(_round(item))
         if task is not None:
             if not task.done():
                 return UNDER_WAY
-            del self._asked[item.ref.id]
+            del self._asked[_round(item)]
             return refused(call, asyncio.CancelledError()) if task.cancelled() else task.result()
         hook = tool.provider.prepare_tool_call
         ctx = self._context(item)
@@ -130,12 +157,12 @@ class Preparations:
                 return refused(call, problem)
             return await answered(call, ask())
 
-        task = self._asked[item.ref.id] = asyncio.create_task(run(), name=f"perdure:prepare:{item.ref.id}")
+        task = self._asked[_round(item)] = asyncio.create_task(run(), name=f"perdure:prepare:{item.ref.id}")
         task.add_done_callback(lambda _: self._on_news())
         return UNDER_WAY
 
     def _forget(self, item: RunCall) -> None:
-        if task := self._asked.pop(item.ref.id, None):
+        if task := self._asked.pop(_round(item), None):
             task.cancel()
 
     def stop(self) -> None:
@@ -143,6 +170,14 @@ class Preparations:
         for task in self._asked.values():
             task.cancel()
         self._asked.clear()
+
+
+def _round(item: RunCall) -> Round:
+    return item.ref.id, item.decision is not None and item.decision.args is not None
+
+
+def _attempts(item: RunCall | Probe | AwaitVerdict) -> Iterator[EffectRef]:
+    return (EffectRef(item.ref.iteration, item.ref.index, attempt) for attempt in range(1, item.ref.attempt + 1))
 
 
 def identity(item: RunCall | Probe, contract: ToolContract) -> PreparedToolCall:

@@ -43,10 +43,10 @@ from perdure.tools.prepare import ToolPrepareContext
 from perdure.tools.services import Services
 from perdure.tools.toolbox import Toolbox
 from perdure.turn.state import AskModel, AwaitApproval, AwaitCompletion, AwaitVerdict, Probe, RunCall, Turn
-from perdure.vocab.approvals import approved, decision_of, did_not_happen
+from perdure.vocab.approvals import approved, decision_of, did_not_happen, lapsed
 from perdure.vocab.effects import AwaitEvent, Envelope
 from perdure.vocab.outcomes import AwaitEventOutcome, Done, DurableStepOutcome, Outcome, Pending, SleepOutcome
-from perdure.vocab.promises import AwaitEventKey, Cancelled, Resolution, TimedOut
+from perdure.vocab.promises import AwaitEventKey, Cancelled, Resolution
 from perdure.vocab.records import GrantMade, InputAdmitted, Record
 
 Runner: TypeAlias = Callable[[Flight], Awaitable[Outcome]]
@@ -148,13 +148,14 @@ class Runners:
 
     async def _still_holds(self, key: AwaitEventKey, resolution: Resolution) -> Resolution:
         """An approval holds until it expires by the store's clock, and once."""
-        if approved(resolution) is None:
+        decision = approved(resolution)
+        if decision is None:
             return resolution
         state = await self._around.store.peek(key.key_id)
         if state is None or state.consumed_at is not None:
             return Cancelled()
         expired = state.deadline_at is not None and state.deadline_at <= await self._around.store.now()
-        return TimedOut() if expired else resolution
+        return lapsed(decision) if expired else resolution
 
     def verdict(self, item: AwaitVerdict) -> Runner:
         """Wait for somebody to say what became of a call in doubt."""

@@ -43,7 +43,7 @@ from perdure.turn.state import (
     Turn,
     Wait,
 )
-from perdure.vocab.approvals import Decision, approved, consent_to, refused
+from perdure.vocab.approvals import Decision, approved, consent_to, lapsed, refused
 from perdure.vocab.effects import AwaitEvent, Envelope
 from perdure.vocab.outcomes import (
     AwaitEventOutcome,
@@ -62,7 +62,7 @@ from perdure.vocab.outcomes import (
     ToolCallOutcome,
     ToolOutput,
 )
-from perdure.vocab.promises import Cancelled, ClientResult, TimedOut, UserAnswer
+from perdure.vocab.promises import Cancelled, ClientResult, UserAnswer
 from perdure.vocab.questions import questions_of, silence
 from perdure.vocab.records import (
     CancelRequested,
@@ -349,7 +349,8 @@ class TurnDriver:
         try:
             if isinstance(item, RunCall):
                 return self._begin_call(item)
-            described = envelope(self._where, self.turn, item)
+            ran = self._preparations.sealed(item) if isinstance(item, AwaitVerdict) else None
+            described = envelope(self._where, self.turn, item, ran)
             match item:
                 case AskModel():
                     self._take_in()
@@ -496,7 +497,7 @@ class TurnDriver:
     def _has_begun(self, item: RunCall) -> bool:
         """Whether an attempt of this call has begun: then nobody is asked about it any more."""
         refs = (replace(item.ref, attempt=attempt) for attempt in range(1, item.ref.attempt + 1))
-        return item.ref.attempt > 1 or any(self._controller.journal.started(ref.id) for ref in refs)
+        return any(self._controller.journal.started(ref.id) for ref in refs)
 
     def _ask(self, item: RunCall, ready: Ready) -> bool:
         """Ask people to allow a call, exactly as it would run; a grant that they gave for the session is an answer."""
@@ -533,11 +534,11 @@ class TurnDriver:
             if grant is None or grant.grant != decision.grant:
                 return refused(Cancelled())
             return Leave((), (gate, revocation_key(decision.grant)))
-        asked = self._controller.journal.started(replace(item.ref, attempt=1, tail="approval").id)
+        asked = self._preparations.question(item)
         if asked is None or not isinstance(asked.command, AwaitEvent):
             return refused(Cancelled())
         if asked.due_at is not None and asked.due_at <= self._around.clock.wall_ms():
-            return refused(TimedOut())
+            return refused(lapsed(decision))
         return Leave((asked.command.key.key_id,), (gate,))
 
     def _begin_verdict(self, item: AwaitVerdict, described: Envelope) -> bool:

@@ -43,6 +43,7 @@ NOT_EXECUTED = "interrupted: the tool was not executed before recovery; it is sa
 MAX_MESSAGE_BYTES = 30_720  # two of them fit under the 64 KiB of a result
 _MOST_BYTES = 6  # of one character in JSON
 EDITED = "A person changed the arguments of this call before they approved it. It ran with these arguments"
+EDITED_AND_NOT_RUN = "A person changed the arguments of this call to these before they approved it. It did not run"
 OUTCOME_UNKNOWN = "outcome unknown: the call was dispatched, it may or may not have taken effect, and it was not re-run"
 
 
@@ -268,7 +269,7 @@ def _told_of(view: _CallView) -> Iterator[Part]:
 def _result(view: _CallView) -> ToolResult:
     output, is_error = told(view.output) if view.output else _repair(view.dispatched > 0)
     if view.edited is not None:
-        output = {"note": EDITED, "arguments": view.edited, "result": output}
+        output = {"note": EDITED if view.dispatched else EDITED_AND_NOT_RUN, "arguments": view.edited, "result": output}
     call = view.call
     return ToolResult(call=call.id, name=call.name, output=output, is_error=is_error, provider_id=call.provider_id)
 

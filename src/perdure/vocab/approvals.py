@@ -12,7 +12,7 @@ import msgspec
 from perdure.codec import Json, digest, to_json
 from perdure.ids import CallId, PromiseId
 from perdure.vocab.outcomes import Failed, Failure, NotRun, Success, ToolOutput
-from perdure.vocab.promises import Ok, Resolution, TimedOut, ToolApproval
+from perdure.vocab.promises import Err, Ok, Resolution, TimedOut, ToolApproval
 from perdure.vocab.wire import Value
 
 Verdict = Literal["approve", "deny", "happened", "did_not_happen", "unknown"]
@@ -67,7 +67,16 @@ def refused(resolution: Resolution) -> ToolOutput:
     if isinstance(resolution, TimedOut):
         message = "Nobody approved this call in time. It was not run."
         return Failed(failure=Failure(code="approval_expired", message=message, failure_class="timeout"))
+    if isinstance(resolution, Err) and resolution.code == "approval_expired":
+        message = resolution.message
+        return Failed(failure=Failure(code="approval_expired", message=message, failure_class="timeout"))
     return NotRun(reason="it needed an approval, which is not asked for any more")
+
+
+def lapsed(decision: Decision) -> Err:
+    """What an approval has become that was given in time, and expired before the call could begin."""
+    message = f"{decision.by} approved this call, but the approval had expired before it began. It was not run."
+    return Err(code="approval_expired", message=message)
 
 
 def happened(resolution: Resolution) -> Success | None:
