@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
@@ -17,6 +18,7 @@ from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
 from statistics import median
 
+import asyncpg
 from load import ask
 from measure import (
     ANSWER,
@@ -53,6 +55,7 @@ from perdure.vocab.outcomes import DurableStepOutcome, Outcome
 from perdure.vocab.usage import Usage
 
 THINKS_S = 0.02
+PARKED = "SELECT count(*) FROM streams WHERE parked AND owner IS NULL"
 SPENT = Usage(input=300, output=50, calls=1)  # counting tokens over and over is the simulated model's cost, not ours
 
 
@@ -221,8 +224,8 @@ async def waiting(chosen: Namespace) -> None:
         async def start_all(prefix: str, count: int) -> None:
             names = iter([f"{prefix}{k}" for k in range(count)])
             await asyncio.gather(*(start(names) for _ in range(100)))
-            while await unparked(rt):
-                await asyncio.sleep(0.05)
+            while await parked(chosen) < count + (2000 if prefix == "s" else 0):
+                await asyncio.sleep(0.2)
 
         await start_all("warm", 2000)  # until the caches of the database, which do not grow with it, are full
         gc.collect()
@@ -258,9 +261,17 @@ async def waiting(chosen: Namespace) -> None:
     )
 
 
-async def unparked(rt: Runtime) -> bool:
-    """Whether any session still runs."""
-    return bool(rt.worker and rt.worker.serving.residents)
+async def parked(chosen: Namespace) -> int:
+    """How many sessions wait in the store, and nowhere else."""
+    if chosen.url:
+        connection = await asyncpg.connect(chosen.url)
+        try:
+            return await connection.fetchval(PARKED.replace("streams", "perdure.streams"))
+        finally:
+            await connection.close()
+    with sqlite3.connect(file(chosen)) as connection:
+        [(count,)] = connection.execute(PARKED)
+    return count
 
 
 # --- w4: recovery
