@@ -75,6 +75,46 @@ async def test_a_worker_takes_only_what_is_in_its_queues(new_store: NewStore, st
     assert (await late.result(timeout=20)).status == "finished"
 
 
+async def test_an_idle_session_that_its_holder_does_not_serve_any_more_goes_to_who_does(
+    new_store: NewStore, stack: AsyncExitStack
+) -> None:
+    door = Door()
+    door.opened.set()
+    desk = await stack.enter_async_context(Runtime(new_store(), agents=agents(door), worker=Work(queues=["default"])))
+    vip = await stack.enter_async_context(Runtime(new_store(), agents=agents(door), worker=Work(queues=["vip"])))
+    session = await desk.session("s", agent="a")
+    assert await session.ask("hi", timeout=20)
+    await session.place(queue="vip")
+    assert (await (await vip.existing("s").send("and now?")).result(timeout=20)).status == "finished"
+    info = await vip.store.stream(session.stream)
+    assert info is not None
+    assert info.owner == vip.worker_id
+    await session.place(queue="default")
+    assert (await (await session.send("and back?")).result(timeout=20)).status == "finished"
+    assert len(door.visits) == 3
+
+
+async def test_an_idle_session_of_a_full_worker_goes_to_who_has_a_seat(
+    new_store: NewStore, stack: AsyncExitStack
+) -> None:
+    door = Door()
+    crew = [*agents(door), Agent("quick", model=ScriptedModel(say("at once")))]
+    full = await stack.enter_async_context(Runtime(new_store(), agents=crew, worker=Work(concurrency=1)))
+    assert await (await full.session("quick", agent="quick")).ask("hi", timeout=20)
+    long = await (await full.session("long", agent="a")).send("go in")
+    await until(lambda: _went_in(door, "long"))
+    other = await stack.enter_async_context(Runtime(new_store(), agents=crew))
+    assert await other.existing("quick").ask("again", timeout=20)
+    assert door.inside == {"long"}, "nobody had to come out for that"
+    door.opened.set()
+    assert (await long.result(timeout=20)).status == "finished"
+    assert await (await full.session("quick")).ask("and here?", timeout=20)
+
+
+async def _went_in(door: Door, name: str) -> bool:
+    return name in door.inside
+
+
 async def _is_idle(rt: Runtime, name: str) -> bool:
     return (await rt.existing(name).why()).status == "idle"
 

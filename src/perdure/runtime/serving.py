@@ -314,4 +314,5 @@ async def _hand_over(resident: Resident) -> None:
     try:
         await resident.hand_over()
     except Error as problem:
-        log.warning("a session could not be handed over: %s", problem, extra={"stream": resident.stream})
+        if problem.code is not Code.LEASE_LOST:  # somebody has it already
+            log.warning("a session could not be handed over: %s", problem, extra={"stream": resident.stream})

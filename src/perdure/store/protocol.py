@@ -18,6 +18,8 @@ from perdure.vocab.promises import PromiseState, Resolution
 from perdure.vocab.records import Row
 
 START = Seq(0)
+PATIENCE_MS = 2_000
+"""For how long what waits for an idle stream is left to whoever holds it."""
 
 
 class WorkerInfo(msgspec.Struct, frozen=True, gc=False):
@@ -338,8 +340,8 @@ class Store(Protocol):
         ...
 
     async def claim(self, stream: StreamId, worker: WorkerId) -> Claim | Held | None:
-        """Take a stream that no live worker holds (or that this worker holds). Raises the fence. None: no such stream,
-        or it is paused and not this worker's.
+        """Take a stream that no live worker holds, or that its owner leaves waiting (see `claimable`), or that this
+        worker holds. Raises the fence. None: no such stream, or it is paused and not this worker's.
 
         Raises:
             Error: `format_newer` if the stream has records this version cannot read.
@@ -349,12 +351,17 @@ class Store(Protocol):
     async def claimable(
         self, worker: WorkerId, *, limit: int, now: int, serves: Serves = EVERYTHING
     ) -> tuple[StreamId, ...]:
-        """Streams with work that this worker may drive: nobody alive holds them, or it holds them itself, idle.
+        """Streams with work that this worker may drive: nobody alive holds them, or it holds them itself, idle, or
+        whoever holds them leaves them waiting.
+
+        Left waiting is what is idle, if its owner has written something under its claim, but nothing in the last
+        `PATIENCE_MS` of the store's clock, for which something has been in the inbox. That owner may be full, or too
+        old, or not serve that queue any more.
 
         Work is an inbox row (for a parked stream: one that is news), a due timer, or a turn left unfinished (`active`)
         by a worker that is gone. A paused stream has none. The highest priority is first; then one stream of every
-        tenant before the second of any; then whoever is ready for longest: since its work came, or since something was
-        last done for it.
+        tenant before the second of any; then whoever is ready for longest: since its work came, or since its owner last
+        wrote something.
         """
         ...
 

@@ -253,6 +253,8 @@ def test_every_named_query_is_valid_for_the_schema() -> None:
                 "agent",
                 "format",
                 "now",
+                "id",
+                "waited",
                 "worker",
                 "limit",
                 "queue",

@@ -32,6 +32,7 @@ class Stream:
     agent: str
     created_at: int
     updated_at: int
+    served_at: int = 0
     fence: Fence = UNFENCED
     n: int = 0
     owner: WorkerId | None = None
@@ -45,6 +46,7 @@ class Stream:
     admissions: dict[str, tuple[str, TurnId, InputId]] = field(default_factory=dict[str, tuple[str, TurnId, InputId]])
     inbox: dict[int, InboxRow] = field(default_factory=dict[int, InboxRow])
     news: set[int] = field(default_factory=set[int])
+    came_at: dict[int, int] = field(default_factory=dict[int, int])
     timers: dict[str, int] = field(default_factory=dict[str, int])
     waits: set[PromiseId] = field(default_factory=set[PromiseId])
     blobs: set[BlobHash] = field(default_factory=set[BlobHash])

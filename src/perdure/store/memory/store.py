@@ -62,6 +62,7 @@ from perdure.store.memory.state import UNFENCED, Counted, Stream, Worker
 from perdure.store.permits import Ask, Permit, allot
 from perdure.store.protocol import (
     EVERYTHING,
+    PATIENCE_MS,
     START,
     Accepted,
     AlreadyResolved,
@@ -300,7 +301,7 @@ class MemoryStore:
         for entry in plan.entries:
             stream.write(entry, fence=plan.fence, n=plan.n)
         for inbox_id in plan.consume:
-            del stream.inbox[inbox_id]
+            del stream.inbox[inbox_id], stream.came_at[inbox_id]
             stream.news.discard(inbox_id)
         for timer in plan.timers:
             if isinstance(timer, SetTimer):
@@ -339,7 +340,7 @@ class MemoryStore:
         cannot lose the answer.
         """
         stream.n = plan.n
-        stream.updated_at = self._clock.wall_ms()
+        stream.updated_at = stream.served_at = self._clock.wall_ms()
         stream.active = plan.active or bool(resolved)
         stream.parked = plan.parked and not resolved
         if not resolved:
@@ -390,6 +391,7 @@ class MemoryStore:
     def _deliver(self, stream: Stream, new: Delivery) -> int:
         inbox_id = next(self._inbox_ids)
         stream.inbox[inbox_id] = InboxRow(inbox_id, new.stream, new.source_key, new.data, new.at)
+        stream.came_at[inbox_id] = self._clock.wall_ms()
         if is_news(new.item):
             stream.news.add(inbox_id)
         return inbox_id
@@ -438,7 +440,7 @@ class MemoryStore:
         if new is not None and not isinstance(admission, Admitted):
             return Intervened(done=False, admission=admission)
         for row in intervention.withdraw:
-            del stream.inbox[row]
+            del stream.inbox[row], stream.came_at[row]
             stream.news.discard(row)
         if pause is not None:
             self._pause(stream, pause)
@@ -510,8 +512,9 @@ class MemoryStore:
         found = self._streams.get(stream)
         if found is None:
             return None
-        if found.owner is not None and found.owner != worker and not self._gone(found.owner):
-            return Held(found.owner)
+        holder = found.owner if found.owner != worker and not self._gone(found.owner) else None
+        if holder is not None and not self._left_waiting(found):
+            return Held(holder)
         if found.format > FORMAT:
             raise Error(
                 Code.FORMAT_NEWER,
@@ -522,13 +525,13 @@ class MemoryStore:
         if found.paused is not None and found.owner != worker:
             return None
         self._committed()
-        return self._take(found, worker)
+        return self._take(found, worker, left=holder is not None)
 
-    def _take(self, stream: Stream, worker: WorkerId) -> Claim:
+    def _take(self, stream: Stream, worker: WorkerId, *, left: bool = False) -> Claim:
         previous, stream.owner = stream.owner, worker
         if previous is None:
             stream.takeovers = 0
-        takeovers = stream.taken_over() if previous not in (None, worker) else 0
+        takeovers = stream.taken_over() if previous not in (None, worker) and not left else 0
         stream.fence = Fence(stream.fence + 1)
         stream.n = 0
         self._extend(worker)
@@ -556,7 +559,7 @@ class MemoryStore:
         for stream in self._streams.values():
             since, place = self._work_since(stream, now), _place(stream, serves)
             if since is not None and place is not None and self._may_drive(stream, worker):
-                ready.append((stream, place, max(since, stream.updated_at)))
+                ready.append((stream, place, max(since, stream.served_at)))
         ready.sort(key=lambda found: found[2])
         rounds: Counter[tuple[int, str]] = Counter()
         order: list[tuple[tuple[int, int, int], Stream, Place]] = []
@@ -573,8 +576,8 @@ class MemoryStore:
         if stream.paused is not None:
             return None
         due = [due_at for due_at in stream.timers.values() if due_at <= now]
-        waiting = [row.at for id, row in stream.inbox.items() if id in stream.news or not stream.parked]
-        left = [stream.updated_at] if stream.active else []
+        waiting = [at for id, at in stream.came_at.items() if id in stream.news or not stream.parked]
+        left = [stream.served_at] if stream.active else []
         return min([*due, *waiting, *left], default=None)
 
     async def place(self, stream: StreamId, queue: str | None, priority: int | None) -> None:
@@ -585,7 +588,14 @@ class MemoryStore:
 
     def _may_drive(self, stream: Stream, worker: WorkerId) -> bool:
         free = self._gone(stream.owner) if stream.owner != worker else not stream.active
-        return free and stream.format <= FORMAT
+        return (free or self._left_waiting(stream)) and stream.format <= FORMAT
+
+    def _left_waiting(self, stream: Stream) -> bool:
+        """Nothing of it is under way, and something has waited in its inbox while its owner wrote nothing. One that has
+        not written since it took it is beginning: it is not disturbed."""
+        waited = self._clock.wall_ms() - PATIENCE_MS
+        idle = not stream.active and not stream.parked and stream.n > 0 and stream.served_at <= waited
+        return idle and any(at <= waited for at in stream.came_at.values())
 
     # --- reads
 

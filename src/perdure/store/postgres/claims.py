@@ -63,23 +63,27 @@ async def retire(on: Session, worker: WorkerId, *, remove: bool) -> None:
 
 
 async def claim(on: Session, leases: Leases, name: StreamId, worker: WorkerId) -> Claim | Held | None:
-    """Take a stream that no live worker holds, or that this worker holds."""
+    """Take a stream that no live worker holds, that its owner leaves waiting, or that this worker holds."""
     taken = await on.one("claim_free", name, worker, leases.format)
     if taken is not None:
         on.counters.commits += 1
         fence, last_seq, previous, parked = taken
         return Claim(name, fence, last_seq, previous, parked)
     holder = await on.one("stream_holder", name)  # most often somebody alive has it: no lock for that
-    if holder is not None and holder[0] != worker and not leases.is_gone(WorkerRow(*holder)):
-        return Held(holder[0])
+    if holder is not None:
+        waiting, *row = holder
+        if row[0] != worker and not waiting and not leases.is_gone(WorkerRow(*row)):
+            return Held(row[0])
     async with on.transaction():
         found = await on.one("stream_ownership", name)
         if found is None:
             return None
         stream, owner, fence, last_seq, format, _active, parked, paused_at = found
         # The owner's lease is looked at with its stream locked: an append that renews it comes before or after.
-        if owner is not None and owner != worker and not leases.is_gone(await find_worker(on, owner)):
-            return Held(owner)
+        other: WorkerId | None = owner if owner != worker else None
+        alive = other if other and not leases.is_gone(await find_worker(on, other)) else None
+        if alive is not None and await on.one("stream_left_waiting", name) is None:
+            return Held(alive)
         if format > leases.format:
             raise Error(
                 Code.FORMAT_NEWER,
@@ -89,7 +93,7 @@ async def claim(on: Session, leases: Leases, name: StreamId, worker: WorkerId) -
             )
         if paused_at is not None and owner != worker:
             return None
-        (takeovers,) = (0,) if owner in (None, worker) else await on.one("stream_taken_over", stream)
+        (takeovers,) = (0,) if alive or not other else await on.one("stream_taken_over", stream)
         await on.all("stream_claim", stream, worker)
     return Claim(name, Fence(fence + 1), last_seq, owner, parked, takeovers)
 

@@ -4,7 +4,8 @@
 -- Records of one plan and nothing else, which is what most appends are.
 WITH moved AS (
     UPDATE perdure.streams AS s SET last_seq = s.last_seq + $4, n = $3, owner = CASE WHEN $6 THEN NULL ELSE $5 END,
-        active = $7, parked = $8, format = greatest(s.format, $9), updated_at = $10
+        active = $7, parked = $8, format = greatest(s.format, $9), updated_at = $10,
+        served_at = (extract(epoch FROM clock_timestamp()) * 1000)::bigint
     WHERE s.stream = $1 AND s.fence = $2 AND s.n = $3 - 1 AND s.owner = $5
     RETURNING s.id, s.last_seq - $4 AS before
 ), written AS (
@@ -37,7 +38,8 @@ WITH answered AS (
         active = p.active OR p.met,
         parked = p.parked AND NOT p.met,
         format = greatest(s.format, p.format),
-        updated_at = $13
+        updated_at = $13,
+        served_at = (extract(epoch FROM clock_timestamp()) * 1000)::bigint
     FROM plan AS p
     WHERE s.stream = p.stream AND s.fence = p.fence AND s.n = p.n - 1 AND s.owner = p.worker
     RETURNING p.i, p.worker, p.known, p.met, s.id, s.fence, s.last_seq - p.rows AS before
@@ -132,7 +134,7 @@ WITH new AS (
     JOIN known AS k ON k.stream = t.id AND k.source_key = d.source_key
     ORDER BY d.i RETURNING id, stream, source_key
 ), taken AS (
-    UPDATE perdure.streams AS s SET owner = c.claimer, fence = s.fence + 1, n = 0
+    UPDATE perdure.streams AS s SET owner = c.claimer, fence = s.fence + 1, n = 0, takeovers = 0
     FROM (
         SELECT DISTINCT ON (d.stream) d.stream, d.claimer FROM new AS d JOIN target AS t ON t.stream = d.stream
         JOIN known AS k ON k.stream = t.id AND k.source_key = d.source_key
@@ -158,7 +160,8 @@ SELECT $1, e.seq, e.at, e.kind, e.version, e.key, $2, $3, e.data
 FROM unnest($4::bigint[], $5::bigint[], $6::text[], $7::int[], $8::text[], $9::bytea[]) AS e (seq, at, kind, version, key, data)
 
 -- name: stream_advance
-UPDATE perdure.streams SET last_seq = $2, n = $3, owner = $4, active = $5, parked = $6, format = $7, updated_at = $8
+UPDATE perdure.streams SET last_seq = $2, n = $3, owner = $4, active = $5, parked = $6, format = $7, updated_at = $8,
+    served_at = (extract(epoch FROM clock_timestamp()) * 1000)::bigint
 WHERE id = $1
 
 -- name: inbox_consume
@@ -304,8 +307,16 @@ FROM (SELECT id, owner AS previous FROM perdure.streams WHERE stream = $1 FOR NO
 WHERE s.id = o.id AND s.format <= $3 AND (o.previous = $2 OR (o.previous IS NULL AND s.paused_at IS NULL))
 RETURNING s.fence, s.last_seq, o.previous, s.parked
 
+-- name: stream_left_waiting
+-- Nothing of it is under way, and something has waited in its inbox for two seconds while its owner wrote nothing. One
+-- that has not written since it took it (n = 0) is beginning: it is not disturbed.
+SELECT s.id FROM perdure.streams AS s, (SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint - 2000 AS waited) AS c
+WHERE s.stream = $1 AND NOT s.active AND NOT s.parked AND s.n > 0 AND s.served_at <= c.waited
+    AND EXISTS (SELECT 1 FROM perdure.inbox AS i WHERE i.stream = s.id AND i.came_at <= c.waited)
+
 -- name: stream_holder
-SELECT w.id, w.pid, w.version, w.started_at, w.lease_until, w.boot, w.lock,
+-- Who it is, and whether it leaves the stream waiting.
+SELECT EXISTS ({stream_left_waiting}) AS left_waiting, w.id, w.pid, w.version, w.started_at, w.lease_until, w.boot, w.lock,
     w.host, w.lease_until - (extract(epoch FROM clock_timestamp()) * 1000)::bigint AS lease_left, w.lease_ms, w.concurrency,
     w.queues
 FROM perdure.streams AS s JOIN perdure.workers AS w ON w.id = s.owner WHERE s.stream = $1
@@ -467,18 +478,22 @@ UPDATE perdure.workers SET lease_until = (extract(epoch FROM clock_timestamp()) 
 -- bound of timers is for the planner: of a range it expects few rows and takes the index, whatever the moment is.
 SELECT w.*, row_number() OVER (PARTITION BY w.priority, w.tenant ORDER BY w.since, w.id) AS round FROM (
     SELECT s.id, s.tenant, coalesce(s.priority, a.priority, 0) AS priority,
-        coalesce(s.queue, a.queue, 'default') AS queue, greatest(s.updated_at, min(k.at)) AS since
+        coalesce(s.queue, a.queue, 'default') AS queue, greatest(s.served_at, min(k.at)) AS since
     FROM (
-        SELECT i.stream AS id, i.at FROM perdure.inbox AS i JOIN perdure.streams AS p ON p.id = i.stream
+        SELECT i.stream AS id, i.came_at AS at,
+            i.came_at <= (extract(epoch FROM clock_timestamp()) * 1000)::bigint - 2000 AS waited
+        FROM perdure.inbox AS i JOIN perdure.streams AS p ON p.id = i.stream
         WHERE i.news OR NOT p.parked
-        UNION ALL SELECT t.stream, t.due_at FROM perdure.timers AS t WHERE t.due_at BETWEEN -9223372036854775807 AND $1
-        UNION ALL SELECT o.id, o.updated_at FROM perdure.streams AS o
+        UNION ALL SELECT t.stream, t.due_at, false FROM perdure.timers AS t WHERE t.due_at BETWEEN -9223372036854775807 AND $1
+        UNION ALL SELECT o.id, o.served_at, false FROM perdure.streams AS o
         WHERE o.active AND (o.owner IS NULL OR o.owner <> ALL ($4::text[]))
     ) AS k JOIN perdure.streams AS s ON s.id = k.id
     LEFT JOIN unnest($6::text[], $7::text[], $8::int[]) AS a (agent, queue, priority) ON a.agent = s.agent
     WHERE s.paused_at IS NULL AND s.format <= $2 AND ($5::text IS NULL OR s.tenant = $5) AND ($6::text[] IS NULL OR a.agent IS NOT NULL)
         AND s.stream <> ALL ($10::text[]) AND ($11::text[] IS NULL OR s.stream = ANY ($11)) AND (
             s.owner IS NULL OR (s.owner = $3 AND NOT s.active) OR (s.owner <> $3 AND s.owner <> ALL ($4::text[]))
+            OR (k.waited AND NOT s.active AND NOT s.parked AND s.n > 0
+                AND s.served_at <= (extract(epoch FROM clock_timestamp()) * 1000)::bigint - 2000)
         )
     GROUP BY s.id, a.priority, a.queue
 ) AS w WHERE ($9::text[] IS NULL OR w.queue = ANY ($9)) AND w.queue <> ALL ($12::text[])
@@ -493,7 +508,8 @@ WITH picked AS (
     SELECT s.id, s.stream, s.owner, r.queue, r.priority, r.round, r.tenant, r.since
     FROM ({ready}) AS r JOIN perdure.streams AS s ON s.id = r.id
     WHERE s.paused_at IS NULL
-        AND (s.owner IS NULL OR (s.owner = $3 AND NOT s.active) OR (s.owner <> $3 AND s.owner <> ALL ($4::text[])))
+        AND (s.owner IS NULL OR (s.owner = $3 AND NOT s.active) OR (s.owner <> $3 AND s.owner <> ALL ($4::text[]))
+            OR (NOT s.active AND NOT s.parked AND s.n > 0))
     ORDER BY r.priority DESC, r.round, coalesce(array_position($13::text[], r.tenant), 0), r.since, r.id LIMIT $14
     FOR NO KEY UPDATE OF s SKIP LOCKED
 ), taken AS (

@@ -23,7 +23,10 @@ def _named(text: str) -> dict[str, str]:
     """Split `-- name: x` blocks."""
     _, *blocks = text.split("-- name: ")
     named = {name.strip(): _bare(sql) for name, _, sql in (block.partition("\n") for block in blocks)}
-    return {name: sql.replace("{ready}", named["ready"]) for name, sql in named.items()}
+    parts = ("ready", "stream_left_waiting")
+    for part in parts:
+        named = {name: sql.replace(f"{{{part}}}", named[part]) for name, sql in named.items()}
+    return named
 
 
 def _bare(sql: str) -> str:

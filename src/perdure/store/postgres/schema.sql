@@ -9,6 +9,7 @@ CREATE TABLE perdure.store (
 
 -- Rows change in place with every append: room on the page keeps the indexes out of it.
 -- takeovers: how often it was taken from a worker that did not give it back, while its last owned record was stuck_seq.
+-- served_at: when its owner last wrote, on the server's clock.
 CREATE TABLE perdure.streams (
     id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     stream text COLLATE "C" NOT NULL UNIQUE,
@@ -25,6 +26,7 @@ CREATE TABLE perdure.streams (
     parked boolean NOT NULL,
     created_at bigint NOT NULL,
     updated_at bigint NOT NULL,
+    served_at bigint NOT NULL DEFAULT 0,
     takeovers int NOT NULL DEFAULT 0,
     stuck_seq bigint NOT NULL DEFAULT 0,
     paused_at bigint,
@@ -61,12 +63,13 @@ CREATE TABLE perdure.admissions (
     PRIMARY KEY (stream, source_key)
 );
 
--- news: it wakes a parked stream.
+-- news: it wakes a parked stream. came_at: on the server's clock; at: on that of whoever sent it.
 CREATE TABLE perdure.inbox (
     id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     stream bigint NOT NULL REFERENCES perdure.streams (id) ON DELETE CASCADE,
     source_key text NOT NULL,
     at bigint NOT NULL,
+    came_at bigint NOT NULL DEFAULT (extract(epoch FROM clock_timestamp()) * 1000)::bigint,
     news boolean NOT NULL,
     data bytea NOT NULL
 ) WITH (autovacuum_vacuum_scale_factor = 0.02);

@@ -117,7 +117,8 @@ def _refer_again(tx: Tx, stream: int, new: Delivery) -> None:
 
 
 def _put(tx: Tx, stream: int, new: Delivery) -> int:
-    inbox_id = tx.run("inbox_insert", (stream, new.source_key, new.at, is_news(new.item), new.data)).lastrowid
+    values = (stream, new.source_key, new.at, tx.clock.wall_ms(), is_news(new.item), new.data)
+    inbox_id = tx.run("inbox_insert", values).lastrowid
     assert inbox_id is not None
     return inbox_id
 

@@ -105,7 +105,8 @@ def _move(tx: Tx, plan: Plan, stream: int, state: StreamState, last: Seq, *, par
     owner = None if parked and plan.lease == "release" else plan.worker
     format = max([state.format, *[entry.version for entry in plan.entries]])
     active, waits = plan.active or not parked, plan.parked and parked
-    tx.run("stream_advance", (last, plan.n, owner, active, waits, format, tx.clock.wall_ms(), stream))
+    now = tx.clock.wall_ms()
+    tx.run("stream_advance", (last, plan.n, owner, active, waits, format, now, now, stream))
 
 
 def _receipt_again(tx: Tx, plan: Plan, stream: int, state: StreamState) -> Receipt:

@@ -68,13 +68,15 @@ def retire(tx: Tx, worker: WorkerId, *, remove: bool) -> None:
 
 
 def claim(tx: Tx, name: StreamId, worker: WorkerId) -> Claim | Held | None:
-    """Take a stream that no live worker holds, or that this worker holds."""
+    """Take a stream that no live worker holds, that its owner leaves waiting, or that this worker holds."""
     found = tx.one("stream_ownership", (name,))
     if found is None:
         return None
     stream, owner, fence, last_seq, format, _active, parked, paused_at = found
-    if owner is not None and owner != worker and not tx.leases.is_gone(find_worker(tx, owner)):
-        return Held(owner)
+    other: WorkerId | None = owner if owner != worker else None
+    alive = other if other and not tx.leases.is_gone(find_worker(tx, other)) else None
+    if alive is not None and tx.one("stream_left_waiting", {"id": stream, "waited": tx.leases.waited()}) is None:
+        return Held(alive)
     if format > tx.leases.format:
         raise Error(
             Code.FORMAT_NEWER,
@@ -84,7 +86,7 @@ def claim(tx: Tx, name: StreamId, worker: WorkerId) -> Claim | Held | None:
         )
     if paused_at is not None and owner != worker:
         return None
-    takeovers = _taken_over(tx, stream) if owner not in (None, worker) else 0
+    takeovers = _taken_over(tx, stream) if other and not alive else 0
     _take(tx, stream, worker)
     return Claim(name, Fence(fence + 1), last_seq, owner, bool(parked), takeovers)
 
@@ -107,6 +109,7 @@ def claimable(on: Statements, leases: Leases, asked: Asked) -> list[tuple[int, S
     places = None if serves.agents is None else {name: [p.queue, p.priority] for name, p in serves.agents.items()}
     values = {
         "now": asked.now,
+        "waited": leases.waited(),
         "format": leases.format,
         "worker": asked.worker,
         "alive": json.dumps(alive),

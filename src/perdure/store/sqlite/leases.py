@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from perdure.clock import Clock
 from perdure.ids import WorkerId
 from perdure.store.locks import WorkerLocks
-from perdure.store.protocol import WorkerInfo
+from perdure.store.protocol import PATIENCE_MS, WorkerInfo
 from perdure.vocab.records import FORMAT
 
 RENEWAL_PAUSE_MS = 1_000
@@ -46,6 +46,10 @@ class Leases:
     def now(self) -> int:
         """The moment, on the clock of leases."""
         return self._clock.monotonic_ms()
+
+    def waited(self) -> int:
+        """When what has waited too long for an owner that does nothing must have come at the latest."""
+        return self._clock.wall_ms() - PATIENCE_MS
 
     def end(self) -> int:
         """When a lease that is written now lapses."""

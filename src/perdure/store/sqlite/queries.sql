@@ -7,7 +7,8 @@ SELECT id, owner, fence, n, last_seq, format FROM streams WHERE stream = ?
 INSERT INTO log (stream, seq, at, kind, version, key, fence, n, data) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
 
 -- name: stream_advance
-UPDATE streams SET last_seq = ?, n = ?, owner = ?, active = ?, parked = ?, format = ?, updated_at = ? WHERE id = ?
+UPDATE streams SET last_seq = ?, n = ?, owner = ?, active = ?, parked = ?, format = ?, updated_at = ?,
+    served_at = ? WHERE id = ?
 
 -- name: inbox_consume
 DELETE FROM inbox WHERE id = ? AND stream = ?
@@ -102,6 +103,12 @@ UPDATE streams SET last_seq = ?, format = ?, updated_at = ? WHERE id = ?
 -- name: stream_ownership
 SELECT id, owner, fence, last_seq, format, active, parked, paused_at FROM streams WHERE stream = ?
 
+-- name: stream_left_waiting
+-- Nothing of it is under way, and something has waited in its inbox for two seconds while its owner wrote nothing. One
+-- that has not written since it took it (n = 0) is beginning: it is not disturbed.
+SELECT 1 FROM streams AS s WHERE s.id = :id AND s.active = 0 AND s.parked = 0 AND s.n > 0 AND s.served_at <= :waited
+    AND EXISTS (SELECT 1 FROM inbox AS i WHERE i.stream = s.id AND i.came_at <= :waited)
+
 -- name: stream_stuck
 SELECT takeovers, stuck_seq,
     coalesce((SELECT seq FROM log WHERE stream = s.id AND fence IS NOT NULL ORDER BY seq DESC LIMIT 1), 0)
@@ -134,7 +141,7 @@ SELECT content, turn, input FROM admissions WHERE stream = ? AND source_key = ?
 INSERT INTO admissions (stream, source_key, content, turn, input) VALUES (?, ?, ?, ?, ?)
 
 -- name: inbox_insert
-INSERT INTO inbox (stream, source_key, at, news, data) VALUES (?, ?, ?, ?, ?)
+INSERT INTO inbox (stream, source_key, at, came_at, news, data) VALUES (?, ?, ?, ?, ?, ?)
 
 -- name: inbox_last
 SELECT coalesce(max(id), 0) FROM inbox WHERE stream = ?
@@ -236,11 +243,12 @@ DELETE FROM permits WHERE worker = ? AND holder = ?
 -- Streams with work that a worker may drive, since when, and in which round of their tenant they are served.
 SELECT w.*, row_number() OVER (PARTITION BY w.priority, w.tenant ORDER BY w.since, w.id) AS round FROM (
     SELECT s.id, s.stream, s.tenant, s.owner, coalesce(s.priority, json_extract(a.value, '$[1]'), 0) AS priority,
-        coalesce(s.queue, json_extract(a.value, '$[0]'), 'default') AS queue, max(s.updated_at, min(k.at)) AS since
+        coalesce(s.queue, json_extract(a.value, '$[0]'), 'default') AS queue, max(s.served_at, min(k.at)) AS since
     FROM (
-        SELECT i.stream AS id, i.at FROM inbox AS i JOIN streams AS p ON p.id = i.stream WHERE i.news OR NOT p.parked
-        UNION ALL SELECT stream, due_at FROM timers WHERE due_at <= :now
-        UNION ALL SELECT id, updated_at FROM streams WHERE active = 1
+        SELECT i.stream AS id, i.came_at AS at, i.came_at <= :waited AS waited
+        FROM inbox AS i JOIN streams AS p ON p.id = i.stream WHERE i.news OR NOT p.parked
+        UNION ALL SELECT stream, due_at, 0 FROM timers WHERE due_at <= :now
+        UNION ALL SELECT id, served_at, 0 FROM streams WHERE active = 1
     ) AS k JOIN streams AS s ON s.id = k.id LEFT JOIN json_each(:agents) AS a ON a.key = s.agent
     WHERE s.paused_at IS NULL AND s.format <= :format AND (:tenant IS NULL OR s.tenant = :tenant) AND (:agents IS NULL OR a.key IS NOT NULL)
         AND s.stream NOT IN (SELECT value FROM json_each(:besides))
@@ -248,6 +256,7 @@ SELECT w.*, row_number() OVER (PARTITION BY w.priority, w.tenant ORDER BY w.sinc
             s.owner IS NULL
             OR (s.owner = :worker AND s.active = 0)
             OR (s.owner <> :worker AND s.owner NOT IN (SELECT value FROM json_each(:alive)))
+            OR (k.waited AND s.active = 0 AND s.parked = 0 AND s.n > 0 AND s.served_at <= :waited)
         )
     GROUP BY s.id
 ) AS w WHERE (:queues IS NULL OR w.queue IN (SELECT value FROM json_each(:queues)))

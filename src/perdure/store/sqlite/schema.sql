@@ -7,6 +7,7 @@ CREATE TABLE store (
 );
 
 -- takeovers: how often it was taken from a worker that did not give it back, while its last owned record was stuck_seq.
+-- served_at: when its owner last wrote.
 CREATE TABLE streams (
     id INTEGER PRIMARY KEY,
     stream TEXT NOT NULL UNIQUE,
@@ -23,6 +24,7 @@ CREATE TABLE streams (
     parked INTEGER NOT NULL,
     created_at INTEGER NOT NULL,
     updated_at INTEGER NOT NULL,
+    served_at INTEGER NOT NULL DEFAULT 0,
     takeovers INTEGER NOT NULL DEFAULT 0,
     stuck_seq INTEGER NOT NULL DEFAULT 0,
     paused_at INTEGER,
@@ -59,11 +61,13 @@ CREATE TABLE admissions (
 ) WITHOUT ROWID;
 
 -- AUTOINCREMENT: an id that was consumed never comes back as another item. news: it wakes a parked stream.
+-- came_at: when it was put here; at: when it was sent.
 CREATE TABLE inbox (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
     stream INTEGER NOT NULL REFERENCES streams (id) ON DELETE CASCADE,
     source_key TEXT NOT NULL,
     at INTEGER NOT NULL,
+    came_at INTEGER NOT NULL,
     news INTEGER NOT NULL,
     data BLOB NOT NULL
 );

@@ -7,11 +7,12 @@ import asyncio
 
 import pytest
 
+from perdure.commit.changes import Label
 from perdure.commit.plan import SetTimer
 from perdure.errors import Code, Error
 from perdure.ids import Fence, PromiseId, Seq, StreamId, WorkerId
 from perdure.inbox.admit import Admitted, wake
-from perdure.store.protocol import Claim, Held, Store
+from perdure.store.protocol import PATIENCE_MS, Claim, Held, Ready, Store
 from perdure.testing.laws.bench import (
     ANN,
     BOB,
@@ -23,6 +24,7 @@ from perdure.testing.laws.bench import (
     note,
     open_stream,
     parked,
+    refusal,
     said,
     stream_of,
     take,
@@ -182,6 +184,61 @@ class ClaimLaws:
         await bench.store.admit(said(hold.stream, "more"))
         await enlist(bench, BOB)
         assert await offered(bench, BOB) == []
+
+    async def test_what_an_idle_owner_leaves_waiting_is_ready_for_others(self, bench: Bench) -> None:
+        hold = await held(bench)
+        await enlist(bench, BOB)
+        await bench.store.admit(said(hold.stream, "more"))
+        bench.clock.advance(50)
+        await bench.store.append(hold.plan(note("served"), active=False))
+        bench.clock.advance(PATIENCE_MS - 1)
+        assert await offered(bench, BOB) == [], "the owner has just written"
+        assert await bench.store.claim(hold.stream, BOB) == Held(ANN)
+        bench.clock.advance(1)
+        assert await offered(bench, BOB) == [hold.stream]
+        assert await bench.store.claim_ready(BOB, limit=9, now=0) == (Ready(hold.stream, "default", None),)
+        claim = await bench.store.claim(hold.stream, BOB)
+        assert isinstance(claim, Claim)
+        assert (claim.previous, claim.fence, claim.takeovers) == (ANN, hold.fence + 1, 0), "nobody died: no takeover"
+        assert await refusal(bench, hold.plan(note("late"))) is Code.LEASE_LOST
+        await bench.store.append(Hold(hold.stream, BOB, claim.fence).plan(note("goes on")))
+
+    async def test_what_has_just_come_is_left_to_the_owner(self, bench: Bench) -> None:
+        hold = await held(bench)
+        await enlist(bench, BOB)
+        await bench.store.append(hold.plan(note("served"), active=False))
+        bench.clock.advance(PATIENCE_MS)
+        assert await offered(bench, BOB) == []
+        await bench.store.admit(said(hold.stream, "more"))
+        bench.clock.advance(PATIENCE_MS - 1)
+        assert await offered(bench, BOB) == []
+        assert await bench.store.claim(hold.stream, BOB) == Held(ANN)
+        bench.clock.advance(1)
+        assert await offered(bench, BOB) == [hold.stream]
+
+    async def test_an_owner_that_is_at_work_or_begins_or_waits_is_not_disturbed(self, bench: Bench) -> None:
+        works, waits, begins = await held(bench, "works"), await held(bench, "waits"), await held(bench, "begins")
+        await enlist(bench, BOB)
+        for hold in (works, waits, begins):
+            await bench.store.admit(said(hold.stream, "more"))
+        await bench.store.append(begins.plan(active=False))
+        await take(bench.store, begins.stream, ANN)
+        await bench.store.append(works.plan(note("working"), active=True))
+        await bench.store.append(waits.plan(note("waiting"), active=False, parked=True))
+        bench.clock.advance(PATIENCE_MS * 2)
+        assert await offered(bench, BOB) == []
+        for hold in (works, waits, begins):
+            assert await bench.store.claim(hold.stream, BOB) == Held(ANN)
+
+    async def test_who_is_ready_does_not_wait_longer_because_of_an_annotation(self, bench: Bench) -> None:
+        await enlist(bench, ANN)
+        first = await open_stream(bench.store, "first")
+        bench.clock.advance(10)
+        second = await open_stream(bench.store, "second")
+        bench.clock.advance(10)
+        await bench.store.annotate(first, note("titled"), label=Label(title="a title"))
+        await bench.store.annotate(first, note("noted"))
+        assert await bench.store.claimable(ANN, limit=9, now=0) == (first, second)
 
     async def test_work_of_a_lapsed_worker_is_offered_to_others(self, bench: Bench) -> None:
         hold = await held(bench)
