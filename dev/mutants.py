@@ -711,7 +711,7 @@ MUTANTS = [
     Mutant(
         "whoever was just served is first again",
         "store/sqlite/queries.sql",
-        "max(s.updated_at, min(k.at)) AS since",
+        "max(s.served_at, min(k.at)) AS since",
         "min(k.at) AS since",
         f"{STORES} -k 'TestSqlite and goes_behind'",
     ),
