@@ -765,6 +765,20 @@ MUTANTS = [
         "tests/scenarios/test_queues.py -k 'memory and takes_no_more_work'",
     ),
     Mutant(
+        "a turn waits for a permit that it holds itself",
+        "runtime/permits.py",
+        "return self.in_line and not self._lent and not self._permits.leaving",
+        "return self.in_line and not self._permits.leaving",
+        "tests/scenarios/test_limits.py -k 'memory and holds_itself'",
+    ),
+    Mutant(
+        "a worker that drains stays in line for permits",
+        "runtime/worker.py",
+        "        self._shared.permits.leave_line()\n",
+        "",
+        "tests/scenarios/test_limits.py -k 'memory and drains_begins_nothing'",
+    ),
+    Mutant(
         "the permits of the dead count for ever",
         "store/permits.py",
         "    rows = [permit for permit in known if permit.alive]",

@@ -8,7 +8,8 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from perdure import Agent, Runtime, ToolContext, Work, tool
+from perdure import Agent, Runtime, ToolContext, Tuning, Work, tool
+from perdure.ids import StreamId
 from perdure.models.protocol import ModelEvent, ModelReply, ModelRequest
 from perdure.models.scripted import ScriptedModel, call, calls, say
 from perdure.tools.toolbox import ToolSource
@@ -183,4 +184,63 @@ async def test_a_worker_that_lets_go_of_a_waiting_turn_leaves_no_permit_behind(
     counter.opened.set()
     result = await first.existing("second").wait_for(sent.turn)
     assert result.status == "finished"
+    assert counter.ever == ["first", "second"]
+
+
+def publish_with(counter: Counter) -> ToolSource:
+    @tool(effect="resumable")
+    async def publish(ctx: ToolContext, n: int) -> str:
+        """Publish."""
+        counter.ever.append(f"{ctx.session_id}{n}")
+        if n == 1:
+            await ctx.event("news")
+        return f"published {n}"
+
+    return publish
+
+
+async def test_a_turn_does_not_wait_for_a_permit_that_it_holds_itself(
+    new_store: NewStore, stack: AsyncExitStack
+) -> None:
+    counter = Counter()
+    two = ScriptedModel(calls(call("publish", n=1), call("publish", n=2)), say("done"))
+    both = Agent("both", model=two, tools=[publish_with(counter)])
+    one = Agent("one", model=ScriptedModel(call("publish", n=9), say("done")), tools=[publish_with(counter)])
+    work, tuning = Work(limits={"tool:publish": 1}), Tuning(patience_s=0)
+    rt = await stack.enter_async_context(Runtime(new_store(), agents=[both, one], worker=work, tuning=tuning))
+    session = await rt.session("b", agent="both")
+    sent = await session.send("go")
+    assert await (await rt.session("o", agent="one")).ask("go", timeout=20), "the permit of what waits is free"
+    await until(lambda: _published(counter, "b2"))
+    await until(lambda: _is_parked(rt, session.stream))
+    await session.resolve("news", True)
+    assert (await sent.result(timeout=20)).status == "finished"
+    await until(lambda: _no_permits(rt))
+
+
+async def _published(counter: Counter, what: str) -> bool:
+    return what in counter.ever
+
+
+async def _is_parked(rt: Runtime, stream: StreamId) -> bool:
+    info = await rt.store.stream(stream)
+    return info is not None and info.parked
+
+
+async def test_a_worker_that_drains_begins_nothing_that_was_in_line(new_store: NewStore, stack: AsyncExitStack) -> None:
+    counter = Counter()
+    agent = Agent("a", model=ScriptedModel(call("charge"), say("done")), tools=[charge_with(counter)])
+    rt = await stack.enter_async_context(Runtime(new_store(), agents=[agent], worker=Work(limits={"tool:charge": 1})))
+    await (await rt.session("first", agent="a")).send("go")
+    await until(lambda: _inside(counter, 1))
+    session = await rt.session("second", agent="a")
+    sent = await session.send("go")
+    await until(lambda: _in_line(session.stream, rt))
+    draining = asyncio.create_task(rt.drain(20))
+    await until(lambda: _is_parked(rt, session.stream))
+    counter.opened.set()
+    await draining
+    assert counter.ever == ["first"]
+    other = await stack.enter_async_context(Runtime(new_store(), agents=[agent], worker=True))
+    assert (await other.existing("second").wait_for(sent.turn)).status == "finished"
     assert counter.ever == ["first", "second"]

@@ -13,6 +13,7 @@ QUIET_S = 1.0
 """How long a body that waits in tasks of its own must have done nothing that we can see before it is parked."""
 
 LOOK_AGAIN_MS = 60_000
+ASK_AGAIN_MS = 1_000
 
 
 class Patience:
@@ -31,15 +32,18 @@ class Patience:
         quiet = max((QUIET_S - self._waits.quiet_s(flight.id) for flight in self._loose(flights)), default=0.0)
         return max(0.0, quiet, 0.0 if hurried else self._worth_waiting_s())
 
-    def look_again_at(self, flights: Collection[Flight]) -> int | None:
+    def look_again_at(self, flights: Collection[Flight], *, in_line: bool = False) -> int | None:
         """The moment at which a parked turn must be looked at, whatever happens.
 
         Loose bodies are entered again even if nothing has happened, since what was cut off in them may matter: each
-        time after as long as the turn has lasted already, so that a wait of months costs a few entries.
+        time after as long as the turn has lasted already, so that a wait of months costs a few entries. A turn that
+        gave up its place in line for a permit asks again sooner.
         """
         moments = [] if self._waits.due_at is None else [self._waits.due_at]
+        now = self._clock.wall_ms()
+        if in_line:
+            moments.append(now + min(max(ASK_AGAIN_MS, now - self._opened_at), LOOK_AGAIN_MS))
         if self._loose(flights):
-            now = self._clock.wall_ms()
             moments.append(now + max(LOOK_AGAIN_MS, now - self._opened_at))
         return min(moments, default=None)
 

@@ -24,10 +24,10 @@ log = logging.getLogger("perdure.runtime")
 
 @dataclass(slots=True)
 class Wanted:
-    """What one effect needs, and who is told when it has it."""
+    """What one effect needs, and who is told when it has it, or will not have it."""
 
     ask: Ask
-    on_grant: Callable[[], None]
+    on_news: Callable[[], None]
     granted: bool = False
 
 
@@ -45,12 +45,13 @@ class Permits:
         self._exchanging = asyncio.Lock()  # what is given back and asked for again must not overtake each other
         self._numbers = itertools.count(1)
         self._dirty = False
+        self.leaving = False
         self._task: asyncio.Task[None] | None = None
 
-    def want(self, stream: StreamId, effect: EffectId, limits: Limits, on_grant: Callable[[], None]) -> Wanted:
-        """Ask for permits; `on_grant` is called once they are there."""
-        ask = Ask(f"{stream}#{effect}#{self._worker}.{next(self._numbers)}", limits)
-        wanted = self._wanted[ask.holder] = Wanted(ask, on_grant)
+    def want(self, stream: StreamId, effect: EffectId, limits: Limits, on_news: Callable[[], None]) -> Wanted:
+        """Ask for permits; `on_news` is called once they are there."""
+        ask = Ask(f"{stream}#{effect}#{self._worker}.{next(self._numbers)}", limits, waits=not self.leaving)
+        wanted = self._wanted[ask.holder] = Wanted(ask, on_news)
         self._go()
         return wanted
 
@@ -59,6 +60,13 @@ class Permits:
         if self._wanted.pop(wanted.ask.holder, None) is not None:
             self._back.add(wanted.ask.holder)
             self._go()
+
+    def leave_line(self) -> None:
+        """This worker drains: what has no permit by now, or does not get it at once, is begun by others."""
+        self.leaving = True
+        for wanted in [wanted for wanted in self._wanted.values() if not wanted.granted]:
+            self.give_back(wanted)
+            wanted.on_news()
 
     async def seats(self, queue: str, streams: Sequence[StreamId]) -> set[StreamId]:
         """Those of some sessions of a queue, in their order, that may be driven now. If the first may not it waits,
@@ -117,11 +125,16 @@ class Permits:
             except Error as problem:  # the store is away: the next look tries again
                 log.warning("%s", problem)
                 return
-            for holder in granted:
+            for holder in (ask.holder for ask in asks):
                 wanted = self._wanted.get(holder)
-                if wanted is not None and not wanted.granted:
+                if wanted is None or wanted.granted:
+                    continue
+                if holder in granted:
                     wanted.granted = True
-                    wanted.on_grant()
+                    wanted.on_news()
+                elif self.leaving:
+                    self.give_back(wanted)
+                    wanted.on_news()
 
     async def _swap(self, asks: tuple[Ask, ...]) -> frozenset[str]:
         """Give back what is over, and ask. What was given back is forgotten once the store has answered."""
@@ -147,11 +160,18 @@ class TurnPermits:
         self._stream = stream
         self._on_news = on_news
         self._asked: dict[EffectId, Wanted] = {}
+        self._lent: set[EffectId] = set()
 
     @property
-    def waiting(self) -> bool:
+    def in_line(self) -> bool:
         """Whether something of the turn waits for a permit, or has one and has not begun."""
         return bool(self._asked)
+
+    @property
+    def worth_waiting(self) -> bool:
+        """Whether something is in line and may stay there: not if the turn holds permits meanwhile, which may be the
+        very ones, or those that somebody waits for who has ours; nor if the worker leaves."""
+        return self.in_line and not self._lent and not self._permits.leaving
 
     def may_begin(self, item: Effect, model: str) -> bool:
         """Whether an effect may begin now; if not, there will be news when it may."""
@@ -170,6 +190,8 @@ class TurnPermits:
         """It begins: its permits are given back when its task is over, and really not before."""
         wanted = self._asked.pop(effect, None)
         if wanted is not None:
+            self._lent.add(effect)
+            task.add_done_callback(lambda _: self._lent.discard(effect))
             task.add_done_callback(lambda _: self._permits.give_back(wanted))
 
     def only(self, effects: Collection[EffectId | None]) -> None:

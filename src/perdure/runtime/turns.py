@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from msgspec.structs import replace
@@ -231,10 +233,11 @@ class TurnDriver:
         """Wait for news. True if there is none, nothing is under way, and waiting in memory has lasted long enough."""
         if self.refusal:
             return False
-        if self._paused and not (self.flights or self._thinking):
+        left_to_others = self._permits.in_line and self._around.permits.leaving
+        if (self._paused or left_to_others) and not (self.flights or self._thinking):
             return True
         patience = self._patience.left_s(self.flights.values(), hurried=self._hurried or self._paused)
-        if patience is None or self._thinking or self._permits.waiting:
+        if patience is None or self._thinking or self._permits.worth_waiting:
             await self._news.wait()
             return False
         self._news.clear()  # that is what the news was about
@@ -252,7 +255,7 @@ class TurnDriver:
 
     def _may_park(self) -> bool:
         """Whether it is still so that nothing but waiting is under way: a body may have begun a step meanwhile."""
-        if self.refusal or self._landed or self._news.is_set() or self._thinking or self._permits.waiting:
+        if self.refusal or self._landed or self._news.is_set() or self._thinking or self._permits.worth_waiting:
             return False
         return self._patience.left_s(self.flights.values(), hurried=True) == 0.0
 
@@ -268,7 +271,10 @@ class TurnDriver:
     async def _park(self) -> bool:
         """Unwind what waits and give the stream up. False if an answer came meanwhile: then everything goes on."""
         self._hurried = False
-        promises, due_at = self._waits.promises, self._patience.look_again_at(self.flights.values())
+        promises, due_at = (
+            self._waits.promises,
+            self._patience.look_again_at(self.flights.values(), in_line=self._permits.in_line and not self._paused),
+        )
         await self._unwind()
         self.flights.clear()
         self._landed.clear()
@@ -331,7 +337,7 @@ class TurnDriver:
         begun = True
         while begun:
             begun = False
-            for item in owed(self.turn):
+            for item in self._in_order(owed(self.turn)):
                 if isinstance(item, EndTurn):
                     self.submit(item.ended)
                 elif self._paused:
@@ -343,6 +349,15 @@ class TurnDriver:
         self._permits.only(left)
         for stray in self.flights.keys() - left:
             self._drop(self.flights[stray])
+
+    def _in_order(self, items: Sequence[Owed]) -> Sequence[Owed]:
+        """Who asks first for permits: calls that never had one. Others were parked, and which of them has something to
+        do only they know: each shall be the first at some time."""
+        if not self._around.permits.work.limits:
+            return items
+        fresh = [item for item in items if not (isinstance(item, RunCall) and self._has_begun(item))]
+        again = [item for item in items if item not in fresh]
+        return [*fresh, *random.sample(again, len(again))]
 
     def _begin(self, item: Effect) -> bool:
         """Begin one effect. True if it was settled on the spot, so that what is owed has changed."""

@@ -160,6 +160,7 @@ class Worker:
 
     async def drain(self, timeout_s: float, *, retiring: bool) -> None:
         """Take no more work, let turns finish for a while, then hand over what is left."""
+        self._shared.permits.leave_line()
         await self.serving.close(timeout_s, retiring=retiring)
         self._stopped = True
         self._awake.set()
