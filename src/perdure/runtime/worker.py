@@ -52,6 +52,8 @@ class Worker:
                     await self.serving.look()
             except Error as problem:  # the store is away: it may come back
                 log.warning("%s", problem)
+            except Exception:  # of a store that broke its promise; a worker that stops looking would look alive
+                log.exception("the worker could not look for work; it tries again")
             with suppress(TimeoutError):
                 async with asyncio.timeout(min(SCAN_S, self._renew_s)):
                     await self._awake.wait()
