@@ -816,15 +816,15 @@ MUTANTS = [
     Mutant(
         "a full queue keeps everybody from working",
         "runtime/worker.py",
-        "            full = (*full, *newly_full)\n",
+        "            if len(full) == known:\n                return\n",
         "            return\n",
         "tests/scenarios/test_queues.py -k 'memory and than_its_number'",
     ),
     Mutant(
         "what is steered stays in the inbox",
         "runtime/turns.py",
-        "self._owned.submit(said, consume=(inbox_id,))",
-        "self._owned.submit(said)",
+        "self._owned.submit(one.said, consume=(one.row,))",
+        "self._owned.submit(one.said)",
         f"{STEER} -k 'next_model_call and memory'",
     ),
     Mutant(
