@@ -178,11 +178,12 @@ def test_an_address_that_cannot_work(query: str) -> None:
     assert "hunter2" not in repr(caught.value)
 
 
-def test_an_address_with_a_port_that_is_none() -> None:
+@pytest.mark.parametrize("address", ["u:hunter2@host:port/db", "u:hunter2/x@host/db", "u:hunter2?x@host/db"])
+def test_an_address_with_a_port_that_is_none(address: str) -> None:
     with pytest.raises(Error) as caught:
-        parse("postgresql://u:hunter2@host:port/db")
+        parse(f"postgresql://{address}")
     assert caught.value.code is Code.STORE_URL_INVALID
-    assert "hunter2" not in repr(caught.value)
+    assert "hunter2" not in f"{caught.value!r} {caught.value}"
 
 
 def test_what_an_address_says() -> None:

@@ -64,8 +64,8 @@ def parse(url: str) -> Address:
     try:
         parts = urlsplit(url)
         port = parts.port
-    except ValueError as problem:
-        raise _invalid(str(problem)) from None
+    except ValueError:  # its text may repeat a piece of the password
+        raise _invalid("the port is no number; write / @ : ? # in a password as %2F %40 %3A %3F %23") from None
     query = dict(parse_qsl(parts.query, keep_blank_values=True))
     schema = query.pop("schema", DEFAULT_SCHEMA)
     if not re.fullmatch(r"[a-z_][a-z0-9_]{0,62}", schema) or schema.startswith("pg_"):
