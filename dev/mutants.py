@@ -436,7 +436,7 @@ MUTANTS = [
         "effects/controller.py",
         'case AlreadyRunning(started) if started.effect == "once":',
         "case AlreadyRunning(started) if False:",
-        "tests/crash/test_bodies.py::test_killed_inside_a_step_right_after_its_outside_effect[render]",
+        "tests/crash/test_bodies.py::test_killed_inside_a_step_right_after_its_outside_effect[sqlite-render]",
         also=Mutant(
             "",
             "effects/controller.py",
