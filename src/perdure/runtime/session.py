@@ -236,16 +236,7 @@ class Session:
         rt.check_usable()
         if key is not None:
             key = check_id(key, what="the input key")
-        if mode not in MODES:
-            raise Error(Code.INVALID_ARGUMENT, f"mode={mode!r:.40} does not exist", hint=f"one of {', '.join(MODES)}")
-        if mode == "interrupt" and merge_key is not None:
-            because = "each interruption ends a turn and begins one; none waits to be replaced"
-            raise Error(Code.INVALID_ARGUMENT, "an interruption has no merge_key", because=because, hint="leave it out")
-        if mode == "steer" and model is not None:
-            because = "it joins the turn that runs, whose model answers"
-            raise Error(
-                Code.INVALID_ARGUMENT, "a steer has no model", because=because, hint='mode="queue", or no model='
-            )
+        _check_mode(mode, merge_key, model)
         given = said(content)
         now = rt.clock.wall_ms()
         unique = uuid7(now)
@@ -264,8 +255,8 @@ class Session:
         if key is None and not attached and await rt.hand(self.stream, item):
             return Sent(self, item.turn, item.input)
         await rt.check_readable(self.stream)
-        source = f"key:{key}" if key else f"in:{unique}"
-        plain = delivery(self.stream, source, item, at=now, agent=self._agent)
+        source_key = f"key:{key}" if key else f"in:{unique}"
+        plain = delivery(self.stream, source_key, item, at=now, agent=self._agent)
         at = self._opens_at
         new = replace(plain, blobs=given.blobs, refers=given.refers, queue=at.queue, priority=at.priority)
         match await self._put(new, item):
@@ -769,3 +760,15 @@ def _unknown(id: SessionId) -> Error:
         f"there is no session {without_keys(id)!r}",
         hint="list them with `perdure sessions list`, or create it by sending something with agent=",
     )
+
+
+def _check_mode(mode: str, merge_key: str | None, model: str | None) -> None:
+    """What an option means must be possible in that mode: nothing is ignored."""
+    if mode not in MODES:
+        raise Error(Code.INVALID_ARGUMENT, f"mode={mode!r:.40} does not exist", hint=f"one of {', '.join(MODES)}")
+    if mode == "interrupt" and merge_key is not None:
+        because = "each interruption ends a turn and begins one; none waits to be replaced"
+        raise Error(Code.INVALID_ARGUMENT, "an interruption has no merge_key", because=because, hint="leave it out")
+    if mode == "steer" and model is not None:
+        because = "it joins the turn that runs, whose model answers"
+        raise Error(Code.INVALID_ARGUMENT, "a steer has no model", because=because, hint='mode="queue", or no model=')
