@@ -17,7 +17,7 @@ from perdure.testing.validity import complaints
 from perdure.vocab.messages import Message, ToolResult
 from perdure.vocab.records import CancelRequested, EffectStarted, TurnEnded
 from tests.scenarios.conftest import Desk, until
-from tests.scenarios.verbs import Gate, HeldModel, texts
+from tests.scenarios.verbs import Gate, HeldModel, in_its_turn, texts
 
 
 def codes(history: tuple[Message, ...]) -> list[object]:
@@ -53,7 +53,7 @@ async def test_while_the_model_streams(desk: Desk) -> None:
     rt = await desk.open(model)
     session = await rt.session("s", agent="a")
     first = await session.send("go")
-    await model.asked[0].wait()
+    await in_its_turn(model, session)
     assert await interrupted(session) == []
     assert model.cut_off
     assert (await first.result(10)).reason == "cancelled"
@@ -185,7 +185,7 @@ async def test_it_goes_ahead_of_what_is_queued_and_the_queue_keeps_its_order(des
     rt = await desk.open(model)
     session = await rt.session("s", agent="a")
     await session.send("go")
-    await model.asked[0].wait()
+    await in_its_turn(model, session)
     queued = [await session.send("q1"), await session.send("q2")]
     await session.send("stop", mode="interrupt")
     assert (await queued[1].result(10)).text == "two"
@@ -200,7 +200,7 @@ async def test_the_same_interruption_again_ends_nothing_more(desk: Desk) -> None
     rt = await desk.open(model)
     session = await rt.session("s", agent="a")
     await session.send("go")
-    await model.asked[0].wait()
+    await in_its_turn(model, session)
     first = await session.send("stop", mode="interrupt", key="k")
     model.go[1].set()
     await first.result(10)
@@ -229,7 +229,7 @@ async def test_a_turn_that_began_behind_the_senders_back_is_interrupted_by_its_w
     away = await desk.open(ScriptedModel(), worker=False)
     session = await rt.session("s", agent="a")
     await session.send("go")
-    await model.asked[0].wait()
+    await in_its_turn(model, session)
     there = await away.session("s", agent="a")
 
     async def sees_nothing(session: Session) -> tuple[SessionState, Loaded]:
@@ -253,7 +253,7 @@ async def test_two_interruptions_end_two_turns(desk: Desk) -> None:
     rt = await desk.open(model)
     session = await rt.session("s", agent="a")
     await session.send("go")
-    await model.asked[0].wait()
+    await in_its_turn(model, session)
     one, two = await asyncio.gather(
         session.send("stop", mode="interrupt"), session.send("now", mode="interrupt")
     )  # fmt: skip

@@ -11,8 +11,8 @@ from perdure.models.scripted import ScriptedModel, say
 from perdure.runtime.session import Session
 from perdure.vocab.messages import Text
 from perdure.vocab.records import InputAdmitted
-from tests.scenarios.conftest import Desk, NewStore, until
-from tests.scenarios.verbs import HeldModel, texts
+from tests.scenarios.conftest import Desk, NewStore
+from tests.scenarios.verbs import HeldModel, in_its_turn, texts
 
 OK = say("ok", exact=True)
 
@@ -22,7 +22,7 @@ async def busy(desk: Desk, *inputs: str) -> tuple[HeldModel, Session]:
     model = HeldModel(("go", OK), *((text, OK) for text in inputs))
     session = await (await desk.open(model)).session("s", agent="a")
     await session.send("go")
-    await model.asked[0].wait()
+    await in_its_turn(model, session)
     return model, session
 
 
@@ -62,14 +62,9 @@ async def test_an_input_that_waits_can_be_taken_back(desk: Desk) -> None:
 
 async def test_an_input_that_a_turn_has_taken_cannot_be(desk: Desk) -> None:
     model, session = await busy(desk)
-    await until(lambda: _taken(session))
     [taken] = [row.record.input for row in await session.rows() if isinstance(row.record, InputAdmitted)]
     assert (await session.cancel_input(taken)).outcome == "already_claimed"
     model.go[0].set()
-
-
-async def _taken(session: Session) -> bool:
-    return await session.queue() == ()
 
 
 async def test_an_input_and_all_behind_it_are_taken_back_together(desk: Desk) -> None:
@@ -133,7 +128,7 @@ async def test_queued_inputs_can_be_answered_together(new_store: NewStore) -> No
     async with Runtime(new_store(), agents=[Agent("a", model=model, drain="together")]) as rt:
         session = await rt.session("s", agent="a")
         await session.send("go")
-        await model.asked[0].wait()
+        await in_its_turn(model, session)
         sent = [await session.send(text) for text in ("one", "two", "three")]
         model.go[0].set()
         assert {(await one.result(10)).turn for one in sent} == {sent[0].turn}
@@ -147,7 +142,7 @@ async def test_one_of_those_that_wait_together_can_be_cancelled(new_store: NewSt
     async with Runtime(new_store(), agents=[Agent("a", model=model, drain="together")]) as rt:
         session = await rt.session("s", agent="a")
         await session.send("go")
-        await model.asked[0].wait()
+        await in_its_turn(model, session)
         one, two, three = [await session.send(text) for text in ("one", "two", "three")]
         assert await session.cancel(two.turn) == "requested"
         model.go[0].set()

@@ -12,7 +12,7 @@ from perdure.testing.validity import complaints
 from perdure.vocab.messages import Text
 from perdure.vocab.records import InputAdmitted, TurnEnded, kind_of
 from tests.scenarios.conftest import Desk, until
-from tests.scenarios.verbs import Gate, HeldModel, texts
+from tests.scenarios.verbs import Gate, HeldModel, in_its_turn, texts
 
 GO_LOOK = {"go": [call("look"), say("done", exact=True)], "quietly": [say("hush", exact=True)]}
 
@@ -69,7 +69,7 @@ async def test_steering_that_comes_too_late_opens_the_next_turn(desk: Desk) -> N
     rt = await desk.open(model)
     session = await rt.session("s", agent="a")
     first = await session.send("go")
-    await model.asked[0].wait()
+    await in_its_turn(model, session)
     steered = await session.send("quietly", mode="steer")
     assert [(one.input, one.mode) for one in await session.queue()] == [(steered.input, "steer")]
     model.go[0].set()
@@ -120,7 +120,7 @@ async def test_a_missed_one_joins_the_turn_of_what_was_queued_before_it(desk: De
     rt = await desk.open(model)
     session = await rt.session("s", agent="a")
     await session.send("go")
-    await model.asked[0].wait()
+    await in_its_turn(model, session)
     queued = await session.send("next")
     steered = await session.send("next", mode="steer")
     model.go[0].set()

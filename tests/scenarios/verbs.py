@@ -9,7 +9,9 @@ from collections.abc import AsyncIterator
 from perdure import ToolContext, tool
 from perdure.models.protocol import ModelEvent, ModelRequest
 from perdure.models.scripted import ScriptedModel, Step
+from perdure.runtime.session import Session
 from perdure.vocab.messages import Message, Text
+from tests.scenarios.conftest import until
 
 
 def texts(messages: tuple[Message, ...]) -> list[str]:
@@ -44,6 +46,16 @@ class HeldModel:
                 except asyncio.CancelledError:
                     self.cut_off = True
                     raise
+
+
+async def in_its_turn(model: HeldModel, session: Session) -> None:
+    """Wait until the model is asked and the turn is open for all to see: it may be asked before that is durable."""
+    await model.asked[0].wait()
+    await until(lambda: _taken(session))
+
+
+async def _taken(session: Session) -> bool:
+    return await session.queue() == ()
 
 
 class Gate:
