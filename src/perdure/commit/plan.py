@@ -17,7 +17,7 @@ from perdure.ids import Fence, PromiseId, Seq, StreamId, WorkerId
 from perdure.inbox.admit import Delivery
 from perdure.vocab.blobs import Blob, blob_of
 from perdure.vocab.promises import Ok, PromiseState, Resolution
-from perdure.vocab.records import FORMAT, Record, Row, key_of, kind_of, read, write
+from perdure.vocab.records import FORMAT, Record, Row, SessionOpened, key_of, kind_of, read, write
 
 __all__ = [  # blobs are said in one breath with plans
     "MAX_COMMIT_BYTES",
@@ -38,6 +38,7 @@ __all__ = [  # blobs are said in one breath with plans
     "blob_of",
     "check_budget",
     "check_use",
+    "first_entry",
     "inbox_gone",
     "judge",
     "key_taken",
@@ -78,6 +79,13 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
                 because=problem.because,
             ) from None
         return Entry(kind, data, at, key_of(record))
+
+
+def first_entry(new: Delivery) -> Entry:
+    """The first record of the stream that a delivery opens."""
+    if new.opening is None:
+        return Entry.of(SessionOpened(agent=new.agent or ""), at=new.at)
+    return Entry(new.opening.kind, new.opening.data, new.at)
 
 
 class SetTimer(msgspec.Struct, frozen=True, gc=False):

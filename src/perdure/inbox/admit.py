@@ -16,11 +16,19 @@ from perdure.vocab.records import InputAdmitted, InputCancelled
 NOBODY = InputId("")
 
 
+class Opening(msgspec.Struct, frozen=True, gc=False):
+    """The first record of a stream that a delivery opens, as it is stored."""
+
+    kind: str
+    data: bytes
+
+
 class Delivery(msgspec.Struct, frozen=True, gc=False):
     """One thing to put into one stream's inbox.
 
-    `agent` opens the session if it does not exist yet, at the place that `queue` and `priority` say (None: that of its
-    agent); without it the stream must exist. `blobs` are stored and
+    `agent` opens the stream if it does not exist yet, at the place that `queue` and `priority` say (None: that of its
+    agent), with `opening` as its first record (None: that a session was opened); without it the stream must exist.
+    `blobs` are stored and
     referred to in the same transaction; `refers` names bytes that the tenant has stored already. `sealed` is the item
     as it is stored when it is not stored in the clear.
     """
@@ -36,6 +44,7 @@ class Delivery(msgspec.Struct, frozen=True, gc=False):
     sealed: bytes | None = None
     queue: str | None = None
     priority: int | None = None
+    opening: Opening | None = None
 
     @property
     def data(self) -> bytes:

@@ -131,8 +131,11 @@ class EncodedStore:
         return Blob(_name(stream, blob.hash), blob.media_type, self._seal(blob.data, "blob", blob.hash))
 
     def _delivery(self, new: Delivery) -> Delivery:
-        sealed = self._seal(new.data, "inbox", new.stream, new.source_key)
-        return replace(new, sealed=sealed, blobs=tuple(self._blob(new.stream, blob) for blob in new.blobs))
+        sealed, opening = self._seal(new.data, "inbox", new.stream, new.source_key), new.opening
+        if opening is not None:
+            opening = replace(opening, data=self._seal(opening.data, "log", new.stream, opening.kind, ""))
+        blobs = tuple(self._blob(new.stream, blob) for blob in new.blobs)
+        return replace(new, sealed=sealed, opening=opening, blobs=blobs)
 
     def _item(self, row: InboxRow) -> InboxRow:
         if not row.data.startswith(SEALED) and isinstance(row.item, Wake):

@@ -35,6 +35,7 @@ from perdure.commit.plan import (
     SetTimer,
     check_budget,
     check_use,
+    first_entry,
     inbox_gone,
     judge,
     key_taken,
@@ -83,7 +84,7 @@ from perdure.store.protocol import (
     WorkerInfo,
 )
 from perdure.vocab.promises import PromiseState, Resolution, TimedOut
-from perdure.vocab.records import FORMAT, Row, SessionOpened
+from perdure.vocab.records import FORMAT, Row
 
 
 class MemoryStore:
@@ -384,7 +385,7 @@ class MemoryStore:
         now = self._clock.wall_ms()
         stream = Stream(new.stream, new.agent or "", now, now, fence=self._graves.get(new.stream, UNFENCED))
         stream.queue, stream.priority = new.queue, new.priority
-        stream.write(Entry.of(SessionOpened(agent=stream.agent), at=new.at))
+        stream.write(first_entry(new))
         self._streams[new.stream] = stream
         return stream
 

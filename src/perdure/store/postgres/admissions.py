@@ -20,7 +20,7 @@ from perdure.commit.changes import (
     stream_exists,
     stream_moved,
 )
-from perdure.commit.plan import Blob, Entry
+from perdure.commit.plan import Blob, Entry, first_entry
 from perdure.ids import Fence, PromiseId, Seq, StreamId, WorkerId, stream_names
 from perdure.inbox.admit import (
     Admission,
@@ -42,7 +42,7 @@ from perdure.store.postgres.tx import Session
 from perdure.store.postgres.writer import Job
 from perdure.store.protocol import Accepted, AlreadyResolved, Annotated, Intervened, Resolved, Unknown
 from perdure.vocab.promises import PromiseState, Resolution, TimedOut
-from perdure.vocab.records import FORMAT, SessionOpened
+from perdure.vocab.records import FORMAT
 
 MAX_DELIVERIES = 256
 
@@ -117,7 +117,7 @@ def _deliveries(places: Sequence[int], asked: Sequence[Asked]) -> list[list[obje
 
 def _openings(asked: Sequence[Asked], now: int) -> list[object]:
     names = [stream_names(a.delivery.stream) for a in asked]
-    opened = [Entry.of(SessionOpened(agent=a.delivery.agent or ""), at=a.delivery.at) for a in asked]
+    opened = [first_entry(a.delivery) for a in asked]
     return [
         [a.delivery.stream for a in asked],
         [tenant for tenant, _, _ in names],
@@ -155,8 +155,8 @@ async def _target(on: Session, new: Delivery, now: int) -> int:
     target = await on.one("stream_target", new.stream)
     if not opens(target[1] if target else None, new):
         return target[0]
-    opened = Entry.of(SessionOpened(agent=new.agent or ""), at=new.at)
-    stream = await _begin_stream(on, new.stream, new.agent or "", (opened,), now, (new.queue, new.priority))
+    place = (new.queue, new.priority)
+    stream = await _begin_stream(on, new.stream, new.agent or "", (first_entry(new),), now, place)
     if stream is not None:
         return stream
     target = await on.one("stream_target", new.stream)  # somebody else was faster

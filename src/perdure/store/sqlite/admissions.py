@@ -18,7 +18,7 @@ from perdure.commit.changes import (
     stream_exists,
     stream_moved,
 )
-from perdure.commit.plan import Blob, Entry
+from perdure.commit.plan import Blob, Entry, first_entry
 from perdure.ids import BlobHash, PromiseId, Seq, StreamId, WorkerId, stream_names
 from perdure.inbox.admit import (
     Admission,
@@ -39,7 +39,7 @@ from perdure.store.sqlite.claims import claim_idle
 from perdure.store.sqlite.log import find_row, log_rows, write_log
 from perdure.store.sqlite.tx import Cells, Statements, Tx
 from perdure.vocab.promises import PromiseState, Resolution, TimedOut
-from perdure.vocab.records import FORMAT, SessionOpened
+from perdure.vocab.records import FORMAT
 
 
 def admit(tx: Tx, new: Delivery, claim_for: WorkerId | None) -> Admission:
@@ -64,8 +64,7 @@ def deliver(tx: Tx, new: Delivery) -> Admission:
 
 
 def _open_stream(tx: Tx, new: Delivery) -> int:
-    opened = Entry.of(SessionOpened(agent=new.agent or ""), at=new.at)
-    return _begin_stream(tx, new.stream, new.agent or "", (opened,), (new.queue, new.priority))
+    return _begin_stream(tx, new.stream, new.agent or "", (first_entry(new),), (new.queue, new.priority))
 
 
 def _begin_stream(

@@ -6,10 +6,11 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from msgspec.structs import replace
 
 from perdure.errors import Code, Error
-from perdure.ids import InputId, TurnId
-from perdure.inbox.admit import Admitted, Conflict, Duplicate
+from perdure.ids import InputId, Tenant, TurnId, process_stream
+from perdure.inbox.admit import Admitted, Conflict, Duplicate, Opening
 from perdure.inbox.items import Input
 from perdure.store.protocol import Claim
 from perdure.testing.laws.bench import (
@@ -28,7 +29,8 @@ from perdure.testing.laws.bench import (
     stream_of,
     take,
 )
-from perdure.vocab.records import SessionOpened
+from perdure.testing.laws.blobs import PICTURE
+from perdure.vocab.records import SessionOpened, TitleSet, kind_of, write
 
 
 class InboxLaws:
@@ -44,6 +46,17 @@ class InboxLaws:
         (row,) = await bench.store.inbox(stream)
         assert (row.id, row.stream, row.source_key, row.at) == (admission.inbox_id, stream, "key-hello", 5)
         assert row.item == said(stream, "hello").item
+
+    async def test_a_delivery_may_say_with_which_record_its_stream_opens(self, bench: Bench) -> None:
+        stream, first = process_stream(Tenant("default"), "p"), TitleSet(title="the first word")
+        new = replace(said(stream, "hello", agent="code"), opening=Opening(kind_of(first), write(first)))
+        with_bytes = replace(said(stream, "with bytes", agent="code"), opening=new.opening, blobs=(PICTURE,))
+        assert isinstance(await bench.store.admit(new), Admitted)
+        assert isinstance(await bench.store.admit(with_bytes), Admitted)
+        assert [row.record for row in await bench.store.read(stream)] == [first]
+        info = await bench.store.stream(stream)
+        assert info is not None
+        assert (info.kind, info.name, info.agent) == ("process", "p", "code")
 
     async def test_the_same_input_again_is_the_first_one(self, bench: Bench) -> None:
         stream = stream_of("one")
