@@ -7,6 +7,7 @@ import re
 import shutil
 import signal
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,27 @@ pytestmark = pytest.mark.crash
 
 def ledger(folder: Path) -> list[str]:
     return (folder / ".perdure" / "demo-ledger.csv").read_text().splitlines()
+
+
+def emails(folder: Path) -> list[str]:
+    return (folder / ".perdure" / "demo-outbox.csv").read_text().splitlines()
+
+
+def allow(folder: Path, stopped: Ran) -> None:
+    """Type what the demo says, where it stopped at the question."""
+    assert stopped.code == 5, stopped.out + stopped.err
+    assert "The question waits in the store. Nothing runs meanwhile; nothing is lost." in stopped.out
+    typed = re.search(r"perdure (approvals approve apr_\w+ --db \S+)$", stopped.out, re.M)
+    assert typed
+    assert not (folder / ".perdure" / "demo-outbox.csv").exists() or "trip-2" in stopped.out
+    decided = perdure(*typed.group(1).split(), "--by", "ana", cwd=folder)
+    assert decided.out.endswith("approved by ana\n"), decided.err
+
+
+def demo(folder: Path, *args: str) -> Ran:
+    """The demo to its end: once to the question, once from there."""
+    allow(folder, perdure("demo", *args, cwd=folder))
+    return perdure("demo", *(arg for arg in args if arg != "--fresh"), cwd=folder)
 
 
 def kill_while_it_charges(folder: Path, sig: signal.Signals, *, whom: str) -> Ran:
@@ -52,26 +74,64 @@ def test_the_charge_is_made_once_although_its_worker_was_killed(tmp_path: Path) 
     assert len(ledger(tmp_path)) == 1
 
     again = perdure("demo", "--dawdle", "30", cwd=tmp_path)  # were the charge run again, this would take half a minute
-    assert again.code == 0, again.out + again.err
     assert "Recovered 1 interrupted turn (worker " in again.out
     assert again.out.count("replayed") == 3
     assert "in doubt: the worker died" in again.out
     assert "it happened: receipt kept, not charged again" in again.out
+    assert "send_email      waiting for you" in again.out
     assert "Check the outside world:  ledger has 1 charge (expected 1)  OK" in again.out
     assert len(ledger(tmp_path)) == 1
 
-    third = perdure("demo", "--dawdle", "0", cwd=tmp_path)
+    asked_again = perdure("demo", "--dawdle", "30", cwd=tmp_path)
+    question = re.search(r"apr_\w+", again.out)
+    assert question
+    assert question.group() in asked_again.out  # the same question, and nothing else has happened meanwhile
+    allow(tmp_path, asked_again)
+    done = perdure("demo", "--dawdle", "30", cwd=tmp_path)
+    assert done.code == 0, done.out + done.err
+    assert "send_email      approved by ana" in done.out
+    assert "here is your itinerary. It was mailed to you." in done.out
+    assert "Check the outside world:  ledger has 1 charge (expected 1)  OK" in done.out
+    assert (len(ledger(tmp_path)), len(emails(tmp_path))) == (1, 1)
+
+    third = demo(tmp_path, "--dawdle", "0")
     assert third.code == 0, third.out + third.err
-    assert "Recovered" not in third.out
     assert "session trip-2" in third.out
     assert "ledger has 2 charges (expected 2, one per session)  OK" in third.out
+    assert (len(ledger(tmp_path)), len(emails(tmp_path))) == (2, 2)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs a terminal to pretend to be")
+def test_at_a_terminal_the_enter_key_allows_it(tmp_path: Path) -> None:
+    import pty
+
+    ours, theirs = pty.openpty()
+    with subprocess.Popen(
+        [*COMMAND, "demo", "--dawdle", "0"],
+        cwd=tmp_path,
+        env=environment(),
+        text=True,
+        stdin=theirs,
+        stdout=subprocess.PIPE,
+    ) as shown:
+        assert shown.stdout
+        out = ""
+        for line in shown.stdout:
+            out += line
+            if "press Enter here" in line:
+                os.write(ours, b"\n")
+        assert shown.wait(30) == 0, out
+    os.close(ours)
+    os.close(theirs)
+    assert "send_email      approved by you" in out
+    assert (len(ledger(tmp_path)), len(emails(tmp_path))) == (1, 1)
 
 
 def test_ctrl_c_stops_the_worker_and_the_next_run_carries_on(tmp_path: Path) -> None:
     stopped = kill_while_it_charges(tmp_path, signal.SIGINT, whom="command")
     assert stopped.code == 130
     assert "Stopped: the worker was killed" in stopped.out
-    assert perdure("demo", cwd=tmp_path).code == 0
+    assert demo(tmp_path).code == 0
     assert len(ledger(tmp_path)) == 1
 
 
@@ -80,24 +140,32 @@ def test_a_second_charge_would_be_noticed(tmp_path: Path) -> None:
     (line,) = ledger(tmp_path)
     with (tmp_path / ".perdure" / "demo-ledger.csv").open("a") as file:
         file.write(f"{line}\n")
-    again = perdure("demo", cwd=tmp_path)
+    again = demo(tmp_path)
     assert "ledger has 2 charges (expected 1)  FAIL" in again.out
     assert again.code == 1
 
 
+def test_a_second_e_mail_would_be_noticed(tmp_path: Path) -> None:
+    allow(tmp_path, perdure("demo", "--dawdle", "0", cwd=tmp_path))
+    (tmp_path / ".perdure" / "demo-outbox.csv").write_text("trip-1,a,b,c\n")
+    again = perdure("demo", cwd=tmp_path)
+    assert "The outbox has 2 e-mails, at most 1 expected  FAIL" in again.out
+    assert again.code == 1
+
+
 def test_a_running_demo_is_neither_joined_nor_deleted(tmp_path: Path) -> None:
-    demo = subprocess.Popen([*COMMAND, "demo"], cwd=tmp_path, env=environment(), text=True, stdout=subprocess.PIPE)
-    assert demo.stdout
+    running = subprocess.Popen([*COMMAND, "demo"], cwd=tmp_path, env=environment(), text=True, stdout=subprocess.PIPE)
+    assert running.stdout
     try:
-        assert any("kill -9" in line for line in demo.stdout)
+        assert any("kill -9" in line for line in running.stdout)
         for args in ((), ("--fresh",)):
             busy = perdure("demo", *args, cwd=tmp_path)
             assert busy.code == 4
             assert busy.err.startswith("error: a demo is already running here\n  because  its worker, pid ")
     finally:
-        demo.send_signal(signal.SIGINT)
-        demo.communicate(timeout=30)
-    assert perdure("demo", "--fresh", "--dawdle", "0", cwd=tmp_path).code == 0
+        running.send_signal(signal.SIGINT)
+        running.communicate(timeout=30)
+    assert demo(tmp_path, "--fresh", "--dawdle", "0").code == 0
     assert len(ledger(tmp_path)) == 1
 
 
@@ -109,7 +177,7 @@ def test_every_crash_point_of_the_demo_is_survived(tmp_path: Path) -> None:
     found = {str(point["point"]): point for point in ran.objects}
     assert all(point["ok"] and point["at_end"] == 1 for point in found.values())
     sides = {name for name in found if ":" in name}
-    assert len(sides) >= 14
+    assert len(sides) >= 20
     assert sides == {f"{n}:{side}" for n in range(1, len(sides) // 2 + 1) for side in ("before", "after")}
     expected = {
         "1:before": (0, "input sent again"),
@@ -117,6 +185,9 @@ def test_every_crash_point_of_the_demo_is_survived(tmp_path: Path) -> None:
         "pre-charge": (0, "probe: did not happen"),
         "post-charge": (1, "probe: happened"),
         "twice": (1, "probe: happened"),
+        "pre-mail": (1, "probe: did not happen"),
+        "post-mail": (1, "probe: happened"),
+        "asked": (1, "5 replayed, re-run"),
     }
     assert {name: (found[name]["at_kill"], found[name]["recovery"]) for name in expected} == expected
     assert list(tmp_path.iterdir()) == []
@@ -142,6 +213,7 @@ MUTANTS = {
         'self.effect == "resumable"',
         "post-charge",
     ),
+    "an approval is not needed": ("cli/demo/travel.py", ", approve=True", "", "2:before"),
     "the worker never dies": ("testing/crash.py", "os.kill(os.getpid(), signal.SIGKILL)", "pass", "5:before"),
 }
 

@@ -577,8 +577,9 @@ async def test_an_approval_for_the_session_covers_later_calls_until_it_is_revoke
     assert await contradictions(session) == ()
 
 
-async def test_watching_tells_each_question_once(desk: Desk) -> None:
-    rt = await desk.open(ScriptedModel(call("refund", cents=1), say("ok")), refunds([]), tuning=HURRIED)
+async def test_watching_tells_each_question_once_wherever_it_is_asked(desk: Desk) -> None:
+    model = ScriptedModel.by_input({}, default=[call("refund", cents=1), say("ok")])
+    rt = await desk.open(model, refunds([]), tuning=HURRIED)
     await (await rt.session("s1", agent="a")).send("go")
     await asked(rt)
     watching = rt.approvals.watch()
@@ -586,9 +587,13 @@ async def test_watching_tells_each_question_once(desk: Desk) -> None:
     next_one = asyncio.ensure_future(anext(watching))
     rt2 = await desk.open(ScriptedModel(call("refund", cents=2), say("ok")), refunds([]), tuning=HURRIED)
     await (await rt2.session("s2", agent="a")).send("go")
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(20):
         second = await next_one
-    assert {first.session, second.session} == {"s1", "s2"}
+        next_one = asyncio.ensure_future(anext(watching))
+        await asyncio.sleep(0)  # it looks, finds nothing new, and waits to be told
+        await (await rt.session("s3", agent="a")).send("go")
+        third = await next_one
+    assert [first.session, second.session, third.session] == ["s1", "s2", "s3"]
 
 
 # --- deploys in the middle of a turn, imports, revocations

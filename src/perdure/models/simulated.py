@@ -23,6 +23,7 @@ from perdure.vocab.usage import Usage
 _DELTAS = 6
 _DEFAULT_CITY = "Lisbon"
 _DEFAULT_CENTS = 18_900
+_CUSTOMER = "you@example.com"
 _PRICES = ("amount_cents", "price_cents", "cents", "price")
 
 Charge = Literal["charged", "unknown", "failed"]
@@ -50,7 +51,7 @@ def _attached(request: ModelRequest) -> str:
 
 @dataclass(frozen=True, slots=True)
 class TravelModel:
-    """Searches flights, charges the card for the first one, and reports what became of the charge."""
+    """Searches flights, charges the card for the first one, mails the itinerary, and reports what became of it all."""
 
     name: str = "sim:travel"
     delta_ms: int = 0
@@ -90,7 +91,11 @@ def _next_step(request: ModelRequest) -> tuple[Text | ProviderCall, ...]:
         if found and found[-1].is_error:
             return (_say("The flight search failed, so nothing was booked or charged."),)
         return (_say("Found one. Paying for it now."), _charge(said, found))
-    return (_say(_report(now)),)
+    mailed = conversation.results(now, "send_email")
+    if "send_email" in offered and not mailed and _charge_outcome(now) == "charged":
+        return (_say("Paid. Mailing you the itinerary."), _call("send_email", to=_CUSTOMER, subject=_flight(said)))
+    sent = "" if not mailed else " It was mailed to you." if not mailed[-1].is_error else " It was not mailed."
+    return (_say(_report(now) + sent),)
 
 
 def _say(text: str) -> Text:
@@ -103,7 +108,11 @@ def _call(tool: str, **args: Json) -> ProviderCall:
 
 def _charge(said: str, found: tuple[ToolResult, ...]) -> ProviderCall:
     cents = _price(found[-1].output) if found else None
-    return _call("charge_card", amount_cents=cents or _DEFAULT_CENTS, description=f"Flight to {_city(said)}")
+    return _call("charge_card", amount_cents=cents or _DEFAULT_CENTS, description=_flight(said))
+
+
+def _flight(said: str) -> str:
+    return f"Flight to {_city(said)}"
 
 
 def _city(said: str) -> str:

@@ -13,6 +13,8 @@ from perdure.observe.events import Live
 from perdure.vocab.records import Row
 
 QUEUE_LIMIT = 1024
+PEOPLE = StreamId("")
+"""Whoever watches this is told when people are asked something, in whichever session. No stream is called that."""
 
 
 class Subscription:

@@ -19,6 +19,7 @@ from perdure.codec import Json, check_text, decode, encode, to_json
 from perdure.effects.promises import TurnScope
 from perdure.errors import Code, Error
 from perdure.ids import PromiseId, StreamId, Tenant, TurnId, WorkerId, without_keys
+from perdure.observe.hub import PEOPLE, Hub
 from perdure.observe.pending import PendingDecision, decision_owed
 from perdure.store.protocol import Accepted, AlreadyResolved, Resolved, Store
 from perdure.tools.json_schema import violations
@@ -32,7 +33,7 @@ from perdure.vocab.tools import Composition, ToolContract
 MAX_NAME_CHARS = 200
 MAX_REASON_BYTES = 4096
 MAX_DECISION_BYTES = 262_144
-LOOK_S = 0.25
+BREATH_S = 0.05  # between two looks, however much happens
 OVERLAP_MS = 60_000  # moments come from several clocks: a look goes back this far behind the last one
 
 Status = Literal["waiting", "approved", "denied", "settled", "expired", "withdrawn"]
@@ -58,6 +59,8 @@ class Host(Protocol):
     def clock(self) -> Clock: ...  # noqa: D102
     @property
     def tenant(self) -> Tenant: ...  # noqa: D102
+    @property
+    def hub(self) -> Hub: ...  # noqa: D102
     def check_usable(self) -> None: ...  # noqa: D102
     async def check_readable(self, stream: StreamId) -> None: ...  # noqa: D102
     async def tell(self, stream: StreamId) -> None: ...  # noqa: D102
@@ -84,14 +87,9 @@ class Approvals:
         if after is not None:
             last = await self._host.store.peek(after.promise)
             place = (last.asked_at if last and last.asked_at is not None else after.since, after.promise)
-        return tuple([found for _, found in await self._page(limit, place)])
-
-    async def _page(
-        self, limit: int, after: tuple[int, PromiseId] | None
-    ) -> list[tuple[tuple[int, PromiseId], PendingDecision]]:
-        open = await self._host.store.asked(tenant=self._host.tenant, limit=limit, after=after)
-        looked = [(state, await self._question(state)) for state in open]
-        return [((state.asked_at or 0, state.id), asked[0]) for state, asked in looked if asked is not None]
+        open = await self._host.store.asked(tenant=self._host.tenant, limit=limit, after=place)
+        asked = [await self._question(state) for state in open]
+        return tuple([found for found, _ in filter(None, asked)])
 
     async def get(self, id: str) -> Approval:
         """One question, answered or not.
@@ -165,17 +163,22 @@ class Approvals:
         """Every question that waits now, and then each new one, endlessly."""
         seen: dict[PromiseId, int] = {}
         place: tuple[int, PromiseId] | None = None
-        while True:
-            self._host.check_usable()
-            while page := await self._page(100, place):
-                for place, found in page:
-                    if place[1] not in seen:
-                        seen[place[1]] = place[0]
-                        yield found
-            if place is not None:
-                place = (place[0] - OVERLAP_MS, PromiseId(""))
-                seen = {id: at for id, at in seen.items() if at >= place[0]}
-            await asyncio.sleep(LOOK_S)
+        with self._host.hub.subscribe(PEOPLE, live=False) as news:
+            while True:
+                self._host.check_usable()
+                while page := await self._host.store.asked(tenant=self._host.tenant, limit=100, after=place):
+                    for state in page:
+                        place = (state.asked_at or 0, state.id)
+                        if state.id in seen:
+                            continue
+                        seen[state.id] = place[0]
+                        if (asked := await self._question(state)) is not None:
+                            yield asked[0]
+                if place is not None:
+                    place = (place[0] - OVERLAP_MS, PromiseId(""))
+                    seen = {id: at for id, at in seen.items() if at >= place[0]}
+                await news.wait()
+                await asyncio.sleep(BREATH_S)
 
     # --- finding
 

@@ -20,7 +20,7 @@ from perdure.ids import EffectId, Seq, SessionId, StreamId, stream_names
 from perdure.inbox.admit import admitted
 from perdure.inbox.items import Input, LateOutcome, Wake
 from perdure.observe.events import Cursor, Delta, Live
-from perdure.observe.hub import QUEUE_LIMIT
+from perdure.observe.hub import PEOPLE, QUEUE_LIMIT
 from perdure.observe.live import Audience, LiveEmitter
 from perdure.runtime.agent import Agent, model_of, output_check
 from perdure.runtime.children import DispatchClient
@@ -126,6 +126,8 @@ class Resident:
                 self._shared.results.leave(instead)  # whoever waits for it finds out where its answer will be
         if self._shared.hub.watched(self.stream):
             self._shared.hub.publish(self.stream, *rows_of(plan, receipt))
+        if plan.asks:
+            self._shared.hub.stir(PEOPLE)
         if self._deltas and self._owned.settled:
             deltas, self._deltas = self._deltas, []
             self._shared.hub.publish(self.stream, *deltas)

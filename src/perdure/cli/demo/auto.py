@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import shutil
 import signal
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import cache
+from multiprocessing import get_context
+from multiprocessing.context import ForkServerContext, SpawnContext
 from pathlib import Path
 
-from perdure.cli.demo.check import Aftermath, aftermath, remains
-from perdure.cli.demo.ledger import Ledger
+from perdure.cli.demo.check import Aftermath, Remains, aftermath, remains
+from perdure.cli.demo.ledger import Ledger, Outbox
 from perdure.cli.demo.points import Point, chosen, points
+from perdure.cli.demo.worker import live
 from perdure.cli.screen import count, emit, note, one_line, say
 from perdure.errors import Code, Error
+from perdure.runtime.runtime import Runtime
 from perdure.testing.crash import KILL_AT, TRACE, Boundary
 
 SESSION = "trip-1"
@@ -58,29 +63,59 @@ class Place:
         return Ledger(self.folder / "ledger.csv")
 
     @property
+    def outbox(self) -> Outbox:
+        """The rest of it."""
+        return Outbox(self.folder / "outbox.csv")
+
+    @property
     def trace(self) -> Path:
         """The boundaries a worker passed."""
         return self.folder / "trace"
 
     async def worker(self, environment: Mapping[str, str]) -> tuple[int, str]:
         """Run one worker process to its end, whichever; its exit code and the last thing it complained about."""
-        clean = {name: value for name, value in os.environ.items() if not name.startswith("PERDURE_")}
-        child = await asyncio.create_subprocess_exec(
-            sys.executable,
-            *("-P", "-m", "perdure.cli.demo.worker", str(self.store), str(self.ledger.path), SESSION),
-            env={**clean, **environment},
-            stdout=asyncio.subprocess.DEVNULL,
-            stderr=asyncio.subprocess.PIPE,
-        )
-        try:
-            async with asyncio.timeout(PATIENCE_S):
-                _, errors = await child.communicate()
-        except TimeoutError:
+        errors = self.folder / "errors"
+        arguments = (str(self.store), str(self.ledger.path), str(self.outbox.path), SESSION)
+        child = _processes().Process(target=live, args=(arguments, dict(environment), str(errors)), daemon=True)
+        child.start()
+        await asyncio.to_thread(child.join, PATIENCE_S)
+        if child.exitcode is None:
             child.kill()
-            await child.wait()
+            await asyncio.to_thread(child.join)
             return 1, f"not over after {PATIENCE_S:.0f} s"
-        lines = errors.decode(errors="replace").strip().splitlines()
-        return child.returncode or 0, lines[-1] if lines else ""
+        lines = errors.read_text(errors="replace").strip().splitlines() if errors.exists() else []
+        return child.exitcode, lines[-1] if lines else ""
+
+
+@cache
+def _processes() -> SpawnContext | ForkServerContext:
+    """How a worker is started: forked from a process that has imported everything, where there is such a thing."""
+    if sys.platform == "win32":
+        return get_context("spawn")
+    forking = get_context("forkserver")
+    forking.set_forkserver_preload([live.__module__, "pydantic", "perdure.cli.app"])
+    return forking
+
+
+@asynccontextmanager
+async def person(place: Place) -> AsyncGenerator[list[str]]:
+    """Somebody who allows whatever they are asked, from this process, at once: the ids of what they decided."""
+    decided: list[str] = []
+
+    async def decide() -> None:
+        async with Runtime(f"sqlite:///{place.store}", worker=False) as rt:
+            async for asked in rt.approvals.watch():
+                await rt.approvals.approve(asked.id, by="you", via="demo")
+                decided.append(asked.id)
+
+    deciding = asyncio.create_task(decide())
+    try:
+        yield decided
+    finally:
+        deciding.cancel()
+        await asyncio.wait({deciding})
+        if not deciding.cancelled():
+            deciding.result()
 
 
 async def list_points(folder: Path) -> list[Point]:
@@ -91,7 +126,8 @@ async def list_points(folder: Path) -> list[Point]:
     """
     place = Place(folder / "trace")
     place.folder.mkdir()
-    code, complaint = await place.worker({TRACE: str(place.trace)})
+    async with person(place):
+        code, complaint = await place.worker({TRACE: str(place.trace)})
     if code != 0 or len(place.ledger.charges()) != 1:
         raise Error(Code.TURN_FAILED, "the demo does not work even undisturbed", because=complaint)
     return points(Boundary.parse(line) for line in place.trace.read_text().splitlines())
@@ -101,19 +137,37 @@ async def experiment(folder: Path, point: Point) -> Outcome:
     """Kill at one point, start again, judge."""
     place = Place(folder / point.name.replace(":", "-"))
     place.folder.mkdir()
-    problems: list[str] = []
-    for death in point.deaths:
-        problems += await _kill(place, point, death)
+    if point.decided_in_between:
+        problems = await _deaths(place, point)
+        left = await remains(place.store, SESSION)
+        async with person(place) as decided:
+            while not decided:  # noqa: ASYNC110 - another task decides
+                await asyncio.sleep(0.01)
+        return await _second_life(place, point, left, problems)
+    async with person(place):
+        problems = await _deaths(place, point)
+        left = await remains(place.store, SESSION)
+        return await _second_life(place, point, left, problems)
+
+
+async def _deaths(place: Place, point: Point) -> list[str]:
+    problems = [problem for death in point.deaths for problem in await _kill(place, point, death)]
+    charges, emails = len(place.ledger.charges()), len(place.outbox.emails())
+    if charges != point.expected.dispatches:
+        problems.append(f"{charges} charges at the kill, expected {point.expected.dispatches}")
+    if emails != point.expected.emails:
+        problems.append(f"{emails} e-mails at the kill, expected {point.expected.emails}")
+    return problems
+
+
+async def _second_life(place: Place, point: Point, left: Remains, problems: list[str]) -> Outcome:
     at_kill = len(place.ledger.charges())
-    left = await remains(place.store, SESSION)
-    if at_kill != point.expected.dispatches:
-        problems.append(f"{at_kill} charges at the kill, expected {point.expected.dispatches}")
     code, complaint = await place.worker({})
     at_end = len(place.ledger.charges())
     if code != 0:
         problems.append(f"the second worker ended with {code}: {complaint}")
         return Outcome(point, at_kill, at_end, "none", tuple(problems))
-    after = await aftermath(place.store, place.ledger, SESSION, left)
+    after = await aftermath(place.store, place.ledger, place.outbox, SESSION, left)
     problems += [*after.problems, *_unexpected(point, after)]
     return Outcome(point, at_kill, at_end, after.recovery, tuple(problems))
 
@@ -219,6 +273,10 @@ _WORDS = (
     ("effect_settled c1.0", "save search"),
     ("effect_started c2.0", "intend charge"),
     ("effect_settled c2.0", "save charge"),
+    ("effect_started c3.0.1.approval", "ask person"),
+    ("effect_settled c3.0.1.approval", "approved"),
+    ("effect_started c3.0", "intend e-mail"),
+    ("effect_settled c3.0", "save e-mail"),
     (".1", ""),
     ("admit input", "accept input"),
 )

@@ -6,15 +6,18 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from perdure.cli.demo.ledger import Ledger
+from perdure.cli.demo.ledger import Ledger, Outbox
 from perdure.ids import EffectId
 from perdure.observe.verify import verify
 from perdure.runtime.runtime import Runtime
 from perdure.runtime.session import Session
 from perdure.session.fold import CODE
+from perdure.vocab.approvals import decision_of
 from perdure.vocab.messages import Message, ToolCall, ToolResult
-from perdure.vocab.outcomes import DurableStepOutcome
+from perdure.vocab.outcomes import AwaitEventOutcome, DurableStepOutcome
 from perdure.vocab.records import EffectSettled, EffectStarted, InputAdmitted, Record, TurnEnded
+
+EMAIL, QUESTION = EffectId("c3.0.1"), EffectId("c3.0.1.approval")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,13 +56,20 @@ class Aftermath:
     problems: tuple[str, ...]
 
 
-async def aftermath(store: Path, ledger: Ledger, session: str, left: Remains) -> Aftermath:
+async def aftermath(store: Path, ledger: Ledger, outbox: Outbox, session: str, left: Remains) -> Aftermath:
     """Judge a booking after the last worker has finished it."""
     async with Runtime(f"sqlite:///{store}", worker=False) as rt:
         opened = rt.existing(session)
         records = tuple(row.record for row in await opened.rows())
         verdict = _probed(records)
-        problems = (*_ledger(ledger), *_answered(records), *_paired(await opened.history()), *await _settled(opened))
+        outside = (*_ledger(ledger), *_outbox(outbox))
+        problems = (
+            *outside,
+            *_approved(records),
+            *_answered(records),
+            *_paired(await opened.history()),
+            *await _settled(opened),
+        )
         return Aftermath(_recovery(left, verdict), verdict, problems)
 
 
@@ -93,6 +103,23 @@ def _ledger(ledger: Ledger) -> Iterator[str]:
         yield f"the ledger has {lines} charges, expected 1"
 
 
+def _outbox(outbox: Outbox) -> Iterator[str]:
+    lines = len(outbox.emails())
+    if lines != 1:
+        yield f"the outbox has {lines} e-mails, expected 1"
+
+
+def _approved(records: Sequence[Record]) -> Iterator[str]:
+    """The person was asked once and allowed it, and the e-mail left only after that."""
+    outcomes = [record.outcome for record in records if isinstance(record, EffectSettled)]
+    decisions = [decision_of(one.resolution) for one in outcomes if isinstance(one, AwaitEventOutcome)]
+    if [decision.verdict if decision else None for decision in decisions] != ["approve"]:
+        yield f"decisions in the log: {decisions}, expected one approval"
+    starts = [record.id for record in records if isinstance(record, EffectStarted)]
+    if starts.count(QUESTION) != 1 or EMAIL not in starts or starts.index(EMAIL) < starts.index(QUESTION):
+        yield f"the e-mail was not asked about once, and before it began: {starts}"
+
+
 def _answered(records: Sequence[Record]) -> Iterator[str]:
     inputs = [record for record in records if isinstance(record, InputAdmitted)]
     ends = [record for record in records if isinstance(record, TurnEnded)]
@@ -107,7 +134,7 @@ def _answered(records: Sequence[Record]) -> Iterator[str]:
 def _paired(history: Sequence[Message]) -> Iterator[str]:
     """Providers refuse a conversation in which a call has no result, or a result no call."""
     roles = [message.role for message in history]
-    if roles != ["user", "assistant", "tool", "assistant", "tool", "assistant"]:
+    if roles != ["user", "assistant", "tool", "assistant", "tool", "assistant", "tool", "assistant"]:
         yield f"the conversation goes {' '.join(roles)}"
     for said, answer in zip(history, [*history[1:], None], strict=True):
         calls = [part.id for part in said.parts if isinstance(part, ToolCall)]

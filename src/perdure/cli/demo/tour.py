@@ -1,4 +1,6 @@
-"""`perdure demo`: book a flight in front of the user, who is invited to kill the worker; then carry on."""
+"""`perdure demo`: book a flight in front of the user, who is invited to kill the worker; then carry on, to the e-mail
+that they are asked to allow.
+"""
 
 from __future__ import annotations
 
@@ -8,23 +10,28 @@ import os
 import shutil
 import signal
 import sys
+import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from perdure.cli.demo.ledger import Ledger
-from perdure.cli.exits import FAILED, INTERRUPTED, NO_STORE, OK, exit_code
+from perdure.cli.demo.ledger import Ledger, Outbox
+from perdure.cli.demo.travel import charge_card
+from perdure.cli.exits import AT_APPROVAL, FAILED, INTERRUPTED, NO_STORE, OK, exit_code
 from perdure.cli.lines import Line, Reader
-from perdure.cli.screen import ago, say, took
+from perdure.cli.screen import ago, count, say, took
 from perdure.errors import Code, Error
 from perdure.ids import VERSION
 from perdure.models.wording import plain as reworded
 from perdure.observe.events import Fact
+from perdure.observe.pending import PendingDecision, ask_id
 from perdure.runtime.runtime import Runtime
 from perdure.runtime.session import Session
 from perdure.store.protocol import StreamInfo
-from perdure.vocab.effects import EffectKind
+from perdure.vocab.effects import AwaitEvent, EffectKind
 from perdure.vocab.messages import Reply
 from perdure.vocab.outcomes import LlmCallOutcome
+from perdure.vocab.promises import AwaitEventKey, ToolApproval
 from perdure.vocab.records import EffectSettled, EffectStarted, InputAdmitted, TurnEnded
 
 PACE_S = 0.8
@@ -49,9 +56,14 @@ class Tour:
         """The outside world."""
         return Ledger(self.folder / "demo-ledger.csv")
 
+    @property
+    def outbox(self) -> Outbox:
+        """The e-mails that were sent."""
+        return Outbox(self.folder / "demo-outbox.csv")
+
     def forget(self) -> None:
-        """Delete the store and the ledger."""
-        for name in ("demo.db", "demo.db-wal", "demo.db-shm", "demo-ledger.csv"):
+        """Delete the store, the ledger and the outbox."""
+        for name in ("demo.db", "demo.db-wal", "demo.db-shm", "demo-ledger.csv", "demo-outbox.csv"):
             (self.folder / name).unlink(missing_ok=True)
         shutil.rmtree(self.folder / "demo.db-workers", ignore_errors=True)
 
@@ -94,9 +106,10 @@ async def _run(tour: Tour) -> int:
 
 
 async def _start(tour: Tour, session: str) -> asyncio.subprocess.Process:
-    args = (str(tour.store), str(tour.ledger.path), session, "--dawdle", str(tour.dawdle_s), "--pace", str(PACE_S))
+    places = (str(tour.store), str(tour.ledger.path), str(tour.outbox.path), session)
+    slowly = ("--dawdle", str(tour.dawdle_s), "--pace", str(PACE_S))
     return await asyncio.create_subprocess_exec(
-        *(sys.executable, "-P", "-m", "perdure.cli.demo.worker", *args), start_new_session=True
+        *(sys.executable, "-P", "-m", "perdure.cli.demo.worker", *places, *slowly), start_new_session=True
     )
 
 
@@ -164,6 +177,8 @@ class _Show:
         self._broken_off: set[str] = set()
         self._ended: TurnEnded | None = None
         self._answer = ""
+        self._asked: PendingDecision | None = None
+        self._answers: set[asyncio.Future[None]] = set()
 
     async def run(self) -> int:
         """Until the turn ends, the worker dies, or the user has had enough."""
@@ -174,6 +189,8 @@ class _Show:
         died = asyncio.create_task(self._child.wait())
         stopped = asyncio.create_task(stop.wait())
         await asyncio.wait({show, died, stopped}, return_when=asyncio.FIRST_COMPLETED)
+        if self._asked and show.done() and not self._ended:
+            return self._left(self._asked)
         if died.done():  # the last things it saved are still to be shown
             await asyncio.wait({show}, timeout=1.0)
         for task in (show, stopped):
@@ -185,14 +202,33 @@ class _Show:
         return self._stopped() if stop.is_set() else self._died(await died)
 
     async def _follow(self) -> None:
-        if self._found.interrupted:
+        if self._found.interrupted and not self._found.interrupted.parked:
             await self._taken_over(self._found.interrupted)
         async for event in self._found.session.events():
             if isinstance(event, Fact):
                 self._saved = event.cursor.seq
                 self._show(event)
-            if self._ended:
+                self._asked = await self._question(event)
+            if self._asked and sys.stdin.isatty():
+                _on_enter(lambda asked=self._asked: self._answers.add(asyncio.ensure_future(self._allow(asked))))
+            if self._ended or (self._asked and not sys.stdin.isatty()):
                 return
+
+    async def _question(self, fact: Fact) -> PendingDecision | None:
+        """What the user is asked by this record, and has not answered yet."""
+        match fact.record:
+            case EffectStarted(command=AwaitEvent(key=AwaitEventKey(wait=ToolApproval(), key_id=promise))):
+                found = await self._found.session.runtime.approvals.get(ask_id("approval", promise))
+            case _:
+                return None
+        if found.status != "waiting":
+            return None
+        self._waiting(found.question)
+        return found.question
+
+    async def _allow(self, asked: PendingDecision) -> None:
+        with contextlib.suppress(Error):  # somebody else was quicker
+            await self._found.session.runtime.approvals.approve(asked.id, by="you", via="demo")
 
     async def _taken_over(self, left: StreamInfo) -> None:
         """Say that the turn was recovered once it is true: another worker holds the session."""
@@ -213,10 +249,10 @@ class _Show:
         match fact.record:
             case InputAdmitted():
                 say(f"session {self._found.session.id}  {line.result}")
-            case EffectStarted(kind=EffectKind.TOOL_CALL) if line.seq > self._old:
+            case EffectStarted(kind=EffectKind.TOOL_CALL) if line.seq <= self._old:
+                _row(line, "", "intent saved")
+            case EffectStarted(kind=EffectKind.TOOL_CALL) if line.name == charge_card.name:
                 self._running(line)
-            case EffectStarted(kind=EffectKind.TOOL_CALL):
-                _row(line, "", "intent saved, no outcome")
             case EffectSettled(outcome=LlmCallOutcome(reply=Reply() as reply)):
                 self._answer = reply.text
                 self._settled(line)
@@ -232,6 +268,8 @@ class _Show:
             _row(line, "", "replayed", took_ms=0, tokens=0)
         elif line.kind == "probe":
             _row(line, line.tone, _VERDICTS.get(line.result, line.result))
+        elif line.kind == "approval":
+            _row(line, line.tone, line.result)
         elif line.tone == "doubt":
             _row(line, line.tone, "in doubt: the worker died, no outcome was saved")
         elif line.effect in self._broken_off:
@@ -246,16 +284,46 @@ class _Show:
         say(f"  Break it now, in another terminal:   {kill_command(self._child.pid)}", "warn")
         say()
 
+    def _waiting(self, asked: PendingDecision) -> None:
+        _columns(self._saved, "approval", asked.tool, "waiting for you", "warn")
+        say()
+        if sys.stdin.isatty():
+            say("  Allow it: press Enter here, or in another terminal", "warn")
+            say(f"      {self._approve(asked)}", "warn")
+            say(f"  Or break it once more:   {kill_command(self._child.pid)}", "warn")
+            say()
+
+    def _approve(self, asked: PendingDecision) -> str:
+        return f"perdure approvals approve {asked.id} --db {shown(self._tour.store)}"
+
     # --- endings
 
-    def _finish(self, ended: TurnEnded) -> int:
+    def _left(self, asked: PendingDecision) -> int:
+        """Nobody is here to ask: the question stays, and the worker need not."""
+        self._outside()
+        say()
+        say("  The question waits in the store. Nothing runs meanwhile; nothing is lost.", "warn")
+        say(f"  Allow it                          {self._approve(asked)}")
+        say(f"  Carry on with the same command:   {self._tour.command}")
+        return AT_APPROVAL
+
+    def _outside(self) -> bool:
+        """Say whether what happened outside is what should have."""
         charges, expected = len(self._tour.ledger.charges()), self._found.bookings
-        good = charges == expected and ended.status == "finished"
+        each = "" if expected == 1 else ", one per session"
+        good = charges == expected
+        counted = f"ledger has {count(charges, 'charge')} (expected {expected}{each})"
+        say(f"  Check the outside world:  {counted}  {'OK' if good else 'FAIL'}", "ok" if good else "fail")
+        return good
+
+    def _finish(self, ended: TurnEnded) -> int:
         say()
         say(f"  Answer   {reworded(self._answer)}")
-        each = "" if expected == 1 else ", one per session"
-        counted = f"ledger has {charges} {'charge' if charges == 1 else 'charges'} (expected {expected}{each})"
-        say(f"  Check the outside world:  {counted}  {'OK' if good else 'FAIL'}", "ok" if good else "fail")
+        good = self._outside() and ended.status == "finished"
+        emails = len(self._tour.outbox.emails())
+        if emails > self._found.bookings:
+            say(f"  The outbox has {count(emails, 'e-mail')}, at most {self._found.bookings} expected  FAIL", "fail")
+            good = False
         db = shown(self._tour.store)
         say()
         say(f"  Look inside   perdure journal list {self._found.session.id} --db {db}")
@@ -286,4 +354,20 @@ _VERDICTS = {
 def _row(line: Line, tone: str, state: str, *, took_ms: int | None = None, tokens: int | None = None) -> None:
     spent = f"{took(took_ms) if took_ms is not None else '':>8}  {f'{tokens} tok' if tokens is not None else '':>7}"
     numbers = f"{spent}  " if took_ms is not None else ""
-    say(f"  #{line.seq:<3} {line.kind:<6} {line.name:<15} {numbers}{state}", "" if tone == "ok" else tone)
+    _columns(line.seq, line.kind, line.name, f"{numbers}{state}", "" if tone == "ok" else tone)
+
+
+def _columns(seq: int, kind: str, name: str, rest: str, tone: str) -> None:
+    say(f"  #{seq:<3} {kind:<8} {name:<15} {rest}", tone)
+
+
+def _on_enter(then: Callable[[], object]) -> None:
+    """Do something when the user presses Enter; a thread waits for that, and ends with the process."""
+    loop = asyncio.get_running_loop()
+
+    def read() -> None:
+        if sys.stdin.readline():
+            with contextlib.suppress(RuntimeError):  # the demo is over
+                loop.call_soon_threadsafe(then)
+
+    threading.Thread(target=read, daemon=True).start()

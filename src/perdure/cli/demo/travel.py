@@ -1,4 +1,6 @@
-"""The agent of the demo: it searches flights, then charges a card, slowly, after the money has moved."""
+"""The agent of the demo: it searches flights, charges a card, slowly, after the money has moved, and sends an e-mail,
+which a person must allow.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 
-from perdure.cli.demo.ledger import Charge, Ledger
+from perdure.cli.demo.ledger import Charge, Email, Ledger, Outbox
 from perdure.codec import Json
 from perdure.models.protocol import ModelEvent, ModelRequest, TextDelta
 from perdure.models.simulated import TravelModel
@@ -30,6 +32,7 @@ class World:
     """What the tools of the demo act on. `passing` is told of every place a crash could find interesting."""
 
     ledger: Ledger
+    outbox: Outbox
     dawdle_s: float = 0.0
     pace_s: float = 0.0
     passing: Callable[[str], None] = field(default=_survive)
@@ -74,6 +77,25 @@ async def charge_card(ctx: ToolContext[World], amount_cents: int, description: s
     return {"receipt": charge.receipt, "cents": amount_cents}
 
 
+async def was_sent(ctx: ToolContext[World]) -> Verdict:
+    """Look into the outbox: was it sent under this key?"""
+    return Happened("sent") if ctx.deps.outbox.has(ctx.idempotency_key) else DidNotHappen()
+
+
+@tool(effect="once", probe=was_sent, approve=True)
+async def send_email(ctx: ToolContext[World], to: str, subject: str) -> str:
+    """Send an e-mail to the customer.
+
+    Args:
+        to: The address.
+        subject: What it is about.
+    """
+    ctx.deps.passing("pre-mail")
+    ctx.deps.outbox.send(Email(ctx.session_id, to, subject, ctx.idempotency_key))
+    ctx.deps.passing("post-mail")
+    return "sent"
+
+
 @dataclass(frozen=True, slots=True)
 class WatchedModel:
     """`sim:travel`, telling the world when it is in the middle of a reply."""
@@ -99,5 +121,5 @@ def travel_agent(world: World, *, delta_ms: int = 0) -> Agent:
         AGENT,
         model=WatchedModel(world, TravelModel(delta_ms=delta_ms)),
         instructions="Book the cheapest flight. Charge the card exactly once.",
-        tools=[search_flights, charge_card],
+        tools=[search_flights, charge_card, send_email],
     )
