@@ -34,11 +34,11 @@ def new_store(request: pytest.FixtureRequest, tmp_path: Path) -> NewStore:
     return lambda: SqliteStore(tmp_path / "s.db", clock)
 
 
-async def until(look: Callable[[], Awaitable[bool]], *, seconds: float = 10) -> None:
+async def until(look: Callable[[], Awaitable[bool]], *, seconds: float = 10, every: float = 0.01) -> None:
     """Look again and again until it is so."""
     async with asyncio.timeout(seconds):
         while not await look():  # noqa: ASYNC110 - what is looked at may be in another process
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(every)
 
 
 class Desk:

@@ -116,12 +116,12 @@ async def test_draining_keeps_the_lease(tmp_path: Path) -> None:
             """Put."""
             ran.append(name)
             started.set()
-            await asyncio.sleep(1.5)
+            await asyncio.sleep(3)
             return "put"
 
         return Agent("a", model=ScriptedModel(call("put"), say("ok")), tools=[put])
 
-    tuning = Tuning(lease_s=0.4, drain_s=20)
+    tuning = Tuning(lease_s=1, drain_s=20)
     async with Runtime(url, agents=[agent("other")], tuning=tuning):
         async with Runtime(url, agents=[agent("first")], tuning=tuning) as rt:
             await (await rt.session("s", agent="a")).send("go")

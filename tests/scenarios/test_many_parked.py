@@ -59,7 +59,7 @@ async def approve(session: Session) -> None:
     await session.runtime.approvals.approve(asked.id, by="ana")
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize(("act", "wake"), [(wait_inside, answer), (wait_before, approve)], ids=["body", "approval"])
 async def test_ten_thousand_parked_sessions_keep_no_task_no_thread_and_no_memory(
     act: Tool[..., object], wake: Callable[[Session], Awaitable[None]], tmp_path: Path
@@ -76,7 +76,7 @@ async def test_ten_thousand_parked_sessions_keep_no_task_no_thread_and_no_memory
         async def all_parked() -> bool:
             return parked_in(tmp_path / "s.db") == SESSIONS
 
-        await until(all_parked, seconds=120)
+        await until(all_parked, seconds=300, every=0.5)
         await asyncio.sleep(0.3)
         gc.collect()
         assert len(asyncio.all_tasks()) == tasks
