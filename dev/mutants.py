@@ -333,6 +333,13 @@ MUTANTS = [
         f"{STORES}::TestPostgres::test_what_was_given_back_and_is_claimed_by_the_way_counts_anew",
     ),
     Mutant(
+        "of a few streams only those that were told something are found",
+        "store/sqlite/queries.sql",
+        "WHERE p.stream IN (SELECT value FROM json_each(:only)) AND t.due_at <= :now",
+        "WHERE p.stream IN (SELECT value FROM json_each(:only)) AND t.due_at <= -1",
+        f"{STORES}::TestSqlite::test_who_looks_for_some_finds_them_for_whatever_there_is_to_do",
+    ),
+    Mutant(
         "an idle session is its holder's for ever",
         "store/sqlite/queries.sql",
         "            OR (k.waited AND s.active = 0",
@@ -816,7 +823,7 @@ MUTANTS = [
     Mutant(
         "a full queue keeps everybody from working",
         "runtime/worker.py",
-        "            if len(full) == known:\n                return\n",
+        "            if len(full) == known and (taken or not self._line):\n                return\n",
         "            return\n",
         "tests/scenarios/test_queues.py -k 'memory and than_its_number'",
     ),

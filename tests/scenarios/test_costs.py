@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from perdure import Agent, Runtime, ToolContext, tool
+from perdure import Agent, Runtime, ToolContext, Tuning, tool
 from perdure.models.scripted import ScriptedModel, call, say
 
 
@@ -81,11 +81,12 @@ async def test_one_more_step_is_one_more_commit(tmp_path: Path) -> None:
     costs: dict[int, tuple[int, int, int]] = {}
     for count in (20, 60):
         agent = Agent("a", model=ScriptedModel(call("flow", count=count), say("done")), tools=[flow])
-        async with Runtime(f"sqlite:///{tmp_path / f'{count}.db'}", agents=[agent]) as rt:
+        lasting = Tuning(lease_s=600)  # a renewal is a commit, and a slow machine sees many
+        async with Runtime(f"sqlite:///{tmp_path / f'{count}.db'}", agents=[agent], tuning=lasting) as rt:
             session = await rt.session("s", agent="a")
             await session.ask("run")
             counters = rt.store.counters
             costs[count] = (counters.awaited, counters.plans, counters.commits)
     awaited, plans, commits = (more - fewer for fewer, more in zip(costs[20], costs[60], strict=True))
     assert (awaited, plans) == (40, 40)
-    assert commits <= 40 + 2  # a lease renewal may fall into the measured time
+    assert commits <= 40 + 2  # the first renewal may come alone

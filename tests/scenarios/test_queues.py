@@ -13,6 +13,7 @@ from perdure import Agent, Runtime, ToolContext, Work, tool
 from perdure.errors import Code, Error
 from perdure.ids import StreamId, WorkerId
 from perdure.models.scripted import ScriptedModel, call, say
+from perdure.runtime import worker
 from perdure.store.protocol import Loaded, Ready
 from perdure.tools.toolbox import ToolSource
 from tests.scenarios.conftest import NewStore, until
@@ -336,6 +337,48 @@ async def test_a_session_that_cannot_be_served_keeps_no_seat(
     repaired.set()
     assert (await sent.result(timeout=30)).status == "finished"
     await until(lambda: _no_permits(rt))
+
+
+async def test_where_very_many_wait_the_order_is_found_once_for_several(
+    new_store: NewStore, stack: AsyncExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker, "MANY", 3)
+    monkeypatch.setattr(worker, "LINE_S", 3600.0)
+    door, looks, store = Door(), list[int](), new_store()
+    door.opened.set()
+    sender = await stack.enter_async_context(Runtime(new_store(), agents=agents(door), worker=False))
+    names = [f"s{k:02}" for k in range(12)]
+    sent = [await (await sender.session(name, agent="a")).send("go in") for name in names]
+    claimable = store.claimable
+
+    async def noting(*given: Any, **how: Any) -> tuple[StreamId, ...]:
+        found = await claimable(*given, **how)
+        looks.append(len(found))
+        return found
+
+    monkeypatch.setattr(store, "claimable", noting)
+    await stack.enter_async_context(Runtime(store, agents=agents(door), worker=Work(concurrency=1)))
+    for one in sent:
+        assert (await one.result(timeout=20)).status == "finished"
+    assert door.visits == names
+    assert 1 <= sum(found > 3 for found in looks) <= 5, "with twelve, nine and six in line, and not for each of them"
+
+
+async def test_workers_that_stand_at_one_long_line_serve_everybody_once(
+    new_store: NewStore, stack: AsyncExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker, "MANY", 3)
+    monkeypatch.setattr(worker, "LINE_S", 3600.0)
+    door = Door()
+    door.opened.set()
+    sender = await stack.enter_async_context(Runtime(new_store(), agents=agents(door), worker=False))
+    names = [f"s{k:02}" for k in range(24)]
+    sent = [await (await sender.session(name, agent="a")).send("go in") for name in names]
+    for _ in range(2):
+        await stack.enter_async_context(Runtime(new_store(), agents=agents(door), worker=Work(concurrency=2)))
+    for one in sent:
+        assert (await one.result(timeout=20)).status == "finished"
+    assert sorted(door.visits) == names
 
 
 async def _tried(tries: list[str], count: int) -> bool:

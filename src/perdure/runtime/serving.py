@@ -178,10 +178,10 @@ class Serving:
 
     async def _only_waits(self, stream: StreamId) -> bool:
         """Whether the turn is parked and nothing has happened to it: an input that was sent meanwhile is not enough."""
-        info = await self._shared.store.stream(stream)
-        if info is None or not info.parked:
+        if any(is_news(row.item) for row in await self._shared.store.inbox(stream)):
             return False
-        return not any(is_news(row.item) for row in await self._shared.store.inbox(stream))
+        info = await self._shared.store.stream(stream)
+        return info is not None and info.parked
 
     def _served(self, stream: StreamId) -> None:
         del self._tasks[stream]

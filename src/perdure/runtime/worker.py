@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
+from itertools import islice
 
 from perdure.errors import Error
 from perdure.ids import StreamId, Tenant, TurnId, stream_names
@@ -21,6 +23,9 @@ log = logging.getLogger("perdure.runtime")
 
 SCAN_S = 0.25
 MAX_TENANTS = 1000  # whose turns are remembered
+MANY = 256
+LINE_S = 1.0
+"""Where more than MANY are ready, finding out whose turn it is costs more than serving: the order stands so long."""
 
 
 class Worker:
@@ -33,6 +38,8 @@ class Worker:
         self._news = False
         self._stopped = False
         self._recent: dict[Tenant, None] = {}
+        self._line: deque[StreamId] = deque()
+        self._line_until = 0.0
         self.serving = Serving(shared, on_room=self._awake.set)
 
     async def run(self) -> None:
@@ -73,7 +80,7 @@ class Worker:
             free, room = serving.free, serving.room
             if free and not room:
                 return  # enough to begin with
-            found = await self._look(room + 1, without=tuple(full))
+            found = await self._first(room + 1, without=tuple(full))
             serving.more_waits = len(found) > room
             crowd.waiting = serving.more_waits and room == free
             if not found or not room:
@@ -84,8 +91,23 @@ class Worker:
                 await self._take(seats, taken)
             finally:
                 permits.leave(*(stream for stream, queue in seats.items() if queue and stream not in taken))
-            if len(full) == known:
+            if len(full) == known and (taken or not self._line):
                 return
+
+    async def _first(self, limit: int, *, without: tuple[str, ...]) -> tuple[StreamId, ...]:
+        """The first that are ready, in order. Of very many the order may be a moment old; queues with a number of seats
+        are looked at each time."""
+        if self._shared.work.caps:
+            return await self._look(limit, without=without)
+        now = asyncio.get_running_loop().time()
+        if len(self._line) < limit or now >= self._line_until:
+            self._line.clear()
+            found = await self._look(max(limit, MANY + 1))
+            if len(found) <= max(limit, MANY):
+                return found[:limit]
+            self._line.extend(found)
+            self._line_until = now + LINE_S
+        return tuple(islice(self._line, limit))
 
     async def _look(
         self, limit: int, *, without: tuple[str, ...] = (), queue: str = "", only: Sequence[StreamId] | None = None
@@ -129,8 +151,10 @@ class Worker:
         shared, caps, serves = self._shared, self._shared.work.caps, self._serves()
         if queue:
             serves = replace(serves, only=streams, queues=(queue,))
-        elif caps:
+        elif caps or self._line:
             serves = replace(serves, only=streams, without=tuple(caps))
+            for _ in range(min(len(streams), len(self._line))):
+                self._line.popleft()  # whoever is not taken now was taken by somebody else
         now = shared.clock.wall_ms()
         for ready in await shared.store.claim_ready(shared.worker, limit=len(streams), now=now, serves=serves):
             taken.add(ready.stream)

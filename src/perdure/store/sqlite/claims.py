@@ -119,10 +119,11 @@ def claimable(on: Statements, leases: Leases, asked: Asked) -> list[tuple[int, S
         "queues": None if serves.queues is None else json.dumps(serves.queues),
         "without": json.dumps(serves.without),
         "besides": json.dumps(serves.besides),
-        "only": None if serves.only is None else json.dumps(serves.only),
         "recent": json.dumps(serves.recent),
     }
-    return on.all("claimable", values)
+    if serves.only is None:
+        return on.all("claimable", values)
+    return on.all("claimable_of", values | {"only": json.dumps(serves.only)})
 
 
 def claim_ready(tx: Tx, asked: Asked) -> tuple[Ready, ...]:

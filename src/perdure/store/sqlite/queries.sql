@@ -239,20 +239,31 @@ ON CONFLICT (worker, name, holder) DO UPDATE SET granted = excluded.granted
 -- name: permit_end
 DELETE FROM permits WHERE worker = ? AND holder = ?
 
+-- name: work
+-- What there is to do, on which stream, since when, and whether it has waited too long for an owner that does nothing.
+SELECT i.stream AS id, i.came_at AS at, i.came_at <= :waited AS waited
+FROM inbox AS i JOIN streams AS p ON p.id = i.stream WHERE i.news OR NOT p.parked
+UNION ALL SELECT stream, due_at, 0 FROM timers WHERE due_at <= :now
+UNION ALL SELECT id, served_at, 0 FROM streams WHERE active = 1
+
+-- name: work_of
+-- The same of a few streams: it costs as much as there are of them, however much else there is to do.
+SELECT i.stream AS id, i.came_at AS at, i.came_at <= :waited AS waited
+FROM streams AS p JOIN inbox AS i ON i.stream = p.id
+WHERE p.stream IN (SELECT value FROM json_each(:only)) AND (i.news OR NOT p.parked)
+UNION ALL SELECT t.stream, t.due_at, 0 FROM streams AS p JOIN timers AS t ON t.stream = p.id
+WHERE p.stream IN (SELECT value FROM json_each(:only)) AND t.due_at <= :now
+UNION ALL SELECT id, served_at, 0 FROM streams WHERE stream IN (SELECT value FROM json_each(:only)) AND +active = 1
+
 -- name: ready
 -- Streams with work that a worker may drive, since when, and in which round of their tenant they are served.
 SELECT w.*, row_number() OVER (PARTITION BY w.priority, w.tenant ORDER BY w.since, w.id) AS round FROM (
     SELECT s.id, s.stream, s.tenant, s.owner, coalesce(s.priority, json_extract(a.value, '$[1]'), 0) AS priority,
         coalesce(s.queue, json_extract(a.value, '$[0]'), 'default') AS queue, max(s.served_at, min(k.at)) AS since
-    FROM (
-        SELECT i.stream AS id, i.came_at AS at, i.came_at <= :waited AS waited
-        FROM inbox AS i JOIN streams AS p ON p.id = i.stream WHERE i.news OR NOT p.parked
-        UNION ALL SELECT stream, due_at, 0 FROM timers WHERE due_at <= :now
-        UNION ALL SELECT id, served_at, 0 FROM streams WHERE active = 1
-    ) AS k JOIN streams AS s ON s.id = k.id LEFT JOIN json_each(:agents) AS a ON a.key = s.agent
+    FROM ({work}) AS k JOIN streams AS s ON s.id = k.id LEFT JOIN json_each(:agents) AS a ON a.key = s.agent
     WHERE s.paused_at IS NULL AND s.format <= :format AND (:tenant IS NULL OR s.tenant = :tenant) AND (:agents IS NULL OR a.key IS NOT NULL)
         AND s.stream NOT IN (SELECT value FROM json_each(:besides))
-        AND (:only IS NULL OR s.stream IN (SELECT value FROM json_each(:only))) AND (
+        AND (
             s.owner IS NULL
             OR (s.owner = :worker AND s.active = 0)
             OR (s.owner <> :worker AND s.owner NOT IN (SELECT value FROM json_each(:alive)))

@@ -17,7 +17,10 @@ def _named(text: str) -> dict[str, str]:
     """Split `-- name: x` blocks."""
     _, *blocks = text.split("-- name: ")
     named = {name.strip(): sql.strip() for name, _, sql in (block.partition("\n") for block in blocks)}
-    return {name: sql.replace("{ready}", named["ready"]) for name, sql in named.items()}
+    named["claimable_of"] = named["claimable"].replace("{ready}", named["ready"].replace("{work}", "{work_of}"))
+    for part in ("ready", "work_of", "work"):
+        named = {name: sql.replace(f"{{{part}}}", named[part]) for name, sql in named.items()}
+    return named
 
 
 def statements(script: str) -> list[str]:

@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import sqlite3
+import time
 import weakref
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -42,7 +43,7 @@ from perdure.store.sqlite.failures import failure
 from perdure.store.sqlite.leases import Leases, WorkerRow
 from perdure.store.sqlite.migrate import Synchronous, connect, empty_wal, prepare
 from perdure.store.sqlite.readers import Readers
-from perdure.store.sqlite.tx import Tx
+from perdure.store.sqlite.tx import Statements, Tx
 from perdure.store.sqlite.writer import Writer
 from perdure.vocab.promises import PromiseState, Resolution
 from perdure.vocab.records import Row
@@ -51,6 +52,9 @@ T = TypeVar("T")
 
 FEW = 32
 """So many rows are read on the caller, because a thread would cost more than the read."""
+
+FAST_LOOK_S = 0.001
+"""If the last look for work took less, so may the next, and it is done on the caller."""
 
 _living: weakref.WeakSet[SqliteStore] = weakref.WeakSet()
 
@@ -81,6 +85,7 @@ class SqliteStore:
         self._writer: Writer | None = None
         self._readers: Readers | None = None
         self._forked = False
+        self._look_s = 0.0
         _living.add(self)
 
     async def open(self) -> None:
@@ -283,8 +288,17 @@ class SqliteStore:
     ) -> tuple[StreamId, ...]:
         """Streams with work that this worker may drive, in order."""
         asked = claims.Asked(worker, limit, now, serves)
-        found = await self._reading().bulk(lambda on: claims.claimable(on, self._leases, asked))
+        if self._look_s < FAST_LOOK_S:  # as every look of an idle worker: a thread would cost several times as much
+            found = self._reading().here(lambda on: self._look(on, asked))
+        else:
+            found = await self._reading().bulk(lambda on: self._look(on, asked))
         return tuple(stream for _, stream, _, _ in found)
+
+    def _look(self, on: Statements, asked: claims.Asked) -> list[tuple[int, StreamId, WorkerId | None, str]]:
+        began = time.perf_counter()
+        found = claims.claimable(on, self._leases, asked)
+        self._look_s = time.perf_counter() - began
+        return found
 
     async def claim_ready(
         self, worker: WorkerId, *, limit: int, now: int, serves: Serves = EVERYTHING

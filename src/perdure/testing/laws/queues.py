@@ -8,10 +8,11 @@ import asyncio
 import pytest
 from msgspec.structs import replace
 
+from perdure.commit.plan import SetTimer
 from perdure.errors import Code, Error
 from perdure.ids import Fence, Seq, SessionId, StreamId, Tenant, WorkerId, session_stream, stream_names
 from perdure.store.protocol import EVERYTHING, Claim, Place, Ready, Serves, Store
-from perdure.testing.laws.bench import ANN, BOB, Bench, Hold, enlist, held, note, said, stream_of, take
+from perdure.testing.laws.bench import ANN, BOB, Bench, Hold, enlist, held, note, parked, said, stream_of, take
 
 
 async def come(
@@ -142,6 +143,18 @@ class QueueLaws:
         assert await line(bench, Serves(besides=(stream_of("a"),))) == ["b", "c"]
         assert await line(bench, Serves(only=(stream_of("b"), stream_of("gone")))) == ["b"]
         assert await line(bench, Serves(without=("default",))) == []
+
+    async def test_who_looks_for_some_finds_them_for_whatever_there_is_to_do(self, bench: Bench) -> None:
+        due = await parked(bench, "due", timers=(SetTimer("nap", 5),))
+        later = await parked(bench, "later", timers=(SetTimer("nap", 9_000_000_000_000),))
+        left = await held(bench, "left", worker=BOB)
+        bench.kill(BOB)
+        told = await come(bench, "told")
+        await come(bench, "other")
+        some = Serves(only=(due.stream, later.stream, left.stream, told))
+        assert sorted(await line(bench, some)) == ["due", "left", "told"]
+        taken = {ready.stream: ready.claim is not None for ready in await next_up(bench, some, limit=9)}
+        assert taken == {due.stream: True, left.stream: False, told: True}, "whose worker died is claimed alone"
 
     async def test_a_session_can_be_moved(self, bench: Bench) -> None:
         await enlist(bench, ANN)
