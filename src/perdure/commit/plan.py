@@ -14,7 +14,7 @@ import msgspec
 
 from perdure.errors import Code, Error
 from perdure.ids import Fence, PromiseId, Seq, StreamId, WorkerId
-from perdure.inbox.admit import Delivery
+from perdure.inbox.admit import Admission, Admitted, Conflict, Delivery
 from perdure.vocab.blobs import Blob, blob_of
 from perdure.vocab.promises import Ok, PromiseState, Resolution
 from perdure.vocab.records import FORMAT, Record, Row, SessionOpened, key_of, kind_of, read, write
@@ -32,6 +32,7 @@ __all__ = [  # blobs are said in one breath with plans
     "Plan",
     "Receipt",
     "Refuse",
+    "Sent",
     "SetTimer",
     "Snapshot",
     "StreamState",
@@ -46,6 +47,7 @@ __all__ = [  # blobs are said in one breath with plans
     "other_content",
     "recall",
     "same_content",
+    "sent_as",
 ]
 
 MAX_COMMIT_BYTES = 1_048_576
@@ -125,6 +127,9 @@ class Plan(msgspec.Struct, frozen=True, gc=False):
     it. `active`: somebody must go on with the stream, whatever becomes of this worker. `parked`: its turn goes on when
     a wait ends, a timer is due or there is news; inputs alone only queue behind it.
 
+    `sends` are put into the inboxes of other streams in the same transaction. What becomes of each is in the receipt
+    and never a reason to refuse the plan.
+
     `asks` makes promises for people. `uses` are answers that allow what this append records: each must be this
     stream's, given, unused and not expired by the store's clock, and is used up by it. `unless` are log keys that
     would forbid it, if somebody has taken one.
@@ -138,7 +143,7 @@ class Plan(msgspec.Struct, frozen=True, gc=False):
     consume: tuple[int, ...] = ()
     timers: tuple[SetTimer | ClearTimer, ...] = ()
     waits: tuple[PromiseId, ...] = ()
-    deliveries: tuple[Delivery, ...] = ()
+    sends: tuple[Delivery, ...] = ()
     blobs: tuple[Blob, ...] = ()
     snapshot: Snapshot | None = None
     known_seq: Seq = NOTHING_YET
@@ -156,11 +161,37 @@ class Plan(msgspec.Struct, frozen=True, gc=False):
         return bool(self.asks or self.uses or self.unless)
 
 
+class Sent(msgspec.Struct, frozen=True, gc=False):
+    """What became of one thing that a plan sent.
+
+    `accepted`: it is in the inbox. `duplicate`: it was admitted before. `conflict`: something else was, under that key.
+    `discarded`: nobody is there for it; `because` is the code (`session_unknown`, `session_agent_conflict`,
+    `blob_unknown`).
+    """
+
+    verdict: Verdict
+    because: str = ""
+
+
+Verdict: TypeAlias = Literal["accepted", "duplicate", "conflict", "discarded"]
+
+
+def sent_as(admission: Admission) -> Sent:
+    """The verdict on something that its stream has looked at."""
+    match admission:
+        case Admitted():
+            return Sent("accepted")
+        case Conflict():
+            return Sent("conflict")
+        case _:
+            return Sent("duplicate")
+
+
 class Receipt(msgspec.Struct, frozen=True, gc=False):
     """Proof that a plan is durable, and what its owner could not know when it planned.
 
     `missed` are admitted records that others wrote since `known_seq`. `resolved` are waits that had already ended:
-    a plan with any of those did not park.
+    a plan with any of those did not park. `sent` has a verdict for each of its `sends`.
     """
 
     stream: StreamId
@@ -171,6 +202,7 @@ class Receipt(msgspec.Struct, frozen=True, gc=False):
     missed: tuple[Row, ...] = ()
     resolved: tuple[tuple[PromiseId, Resolution], ...] = ()
     replayed: bool = False
+    sent: tuple[Sent, ...] = ()
 
 
 class StreamState(msgspec.Struct, frozen=True, gc=False):
@@ -318,12 +350,12 @@ def _stale(plan: Plan, promise: PromiseId, because: str) -> Error:
 
 
 def check_budget(plan: Plan) -> int:
-    """Refuse a plan that is too large before any transaction opens; how many bytes its records and deliveries are.
+    """Refuse a plan that is too large before any transaction opens; how many bytes its records and sends are.
 
     Raises:
         Error: `store_commit_byte_budget_exceeded` or `store_commit_row_budget_exceeded`.
     """
-    size = sum([len(entry.data) for entry in plan.entries]) + sum([len(new.data) for new in plan.deliveries])
+    size = sum([len(entry.data) for entry in plan.entries]) + sum([len(new.data) for new in plan.sends])
     if size > MAX_COMMIT_BYTES:
         raise Error(
             Code.STORE_COMMIT_BYTE_BUDGET_EXCEEDED,
@@ -331,7 +363,7 @@ def check_budget(plan: Plan) -> int:
             because=f"the limit is {MAX_COMMIT_BYTES}",
             stream=plan.stream,
         )
-    rows = len(plan.entries) + len(plan.deliveries) + len(plan.timers) + len(plan.waits) + len(plan.asks)
+    rows = len(plan.entries) + len(plan.sends) + len(plan.timers) + len(plan.waits) + len(plan.asks)
     if rows > MAX_COMMIT_ROWS:
         raise Error(
             Code.STORE_COMMIT_ROW_BUDGET_EXCEEDED,

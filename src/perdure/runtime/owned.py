@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Callable, Collection
 from functools import partial
-from typing import Literal, Protocol
+from typing import Literal, Protocol, TypeAlias
 
 from perdure.clock import Clock
 from perdure.commit.plan import (
@@ -26,6 +27,7 @@ from perdure.commit.plan import (
 )
 from perdure.errors import Code, Error
 from perdure.ids import Fence, PromiseId, Seq, StreamId, WorkerId
+from perdure.inbox.admit import Delivery
 from perdure.store.answer import Answer
 from perdure.store.protocol import Store
 from perdure.vocab.records import Record, Row, TurnEnded, TurnOpened
@@ -38,6 +40,10 @@ SOFT_ROWS = MAX_COMMIT_ROWS // 2
 
 PARK = "park"
 """The timer of a parked stream: the earliest moment at which one of its waits ends by itself."""
+
+
+Stir: TypeAlias = Callable[[Collection[StreamId]], None]
+"""Who is told that something was put into the inboxes of these streams."""
 
 
 class Listener(Protocol):
@@ -65,7 +71,8 @@ class _Nobody:
 class OwnedStream:
     """The writing end of one stream, for as long as the fence holds. It is the ledger of a journaled controller.
 
-    `active` tells the store, with every append, whether the stream has a turn that somebody must finish.
+    `active` tells the store, with every append, whether the stream has a turn that somebody must finish. `stir` is
+    told which streams an append of ours has sent something to.
     """
 
     def __init__(
@@ -76,6 +83,7 @@ class OwnedStream:
         fence: Fence,
         known_seq: Seq,
         clock: Clock,
+        stir: Stir,
     ) -> None:
         self.store = store
         self.stream = stream
@@ -85,6 +93,7 @@ class OwnedStream:
         self.error: Error | None = None
         self.listener: Listener = _Nobody()
         self._clock = clock
+        self._stir = stir
         self.active = False
         self._n = 0
         self._waiting: deque[tuple[int, asyncio.Future[Error | None]]] = deque()
@@ -100,6 +109,7 @@ class OwnedStream:
         self._bytes = 0
         self._consume: list[int] = []
         self._timers: list[SetTimer | ClearTimer] = []
+        self._sends: list[Delivery] = []
         self._blobs: list[Blob] = []
         self._snapshot: Snapshot | None = None
         self._asks: list[Ask] = []
@@ -109,15 +119,19 @@ class OwnedStream:
 
     # --- submitting
 
-    def submit(self, *records: Record, consume: tuple[int, ...] = ()) -> None:
-        """Put facts into the stream, in order; `consume` takes their inbox rows away in the same append."""
+    def submit(self, *records: Record, consume: tuple[int, ...] = (), sends: tuple[Delivery, ...] = ()) -> None:
+        """Put facts into the stream, in order. `consume` takes their inbox rows away in the same append, and `sends`
+        are put into the inboxes of other streams by it; the verdicts are in its receipt.
+        """
         now, size = self._clock.wall_ms(), 0
         entries: list[Entry] = []
         for record in records:
             entry = Entry.of(record, at=now)
             entries.append(entry)
             size += len(entry.data)
-        if self._entries and (self._bytes + size > SOFT_BYTES or len(self._entries) + len(entries) > SOFT_ROWS):
+        size += sum([len(new.data) for new in sends])
+        rows = len(self._entries) + len(self._sends)
+        if rows and (self._bytes + size > SOFT_BYTES or rows + len(entries) + len(sends) > SOFT_ROWS):
             self.flush()
         for record in records:
             if isinstance(record, _EDGES):
@@ -126,6 +140,7 @@ class OwnedStream:
         self._entries += entries
         self._bytes += size
         self._consume += consume
+        self._sends += sends
         self._touch()
 
     def timer(self, *timers: SetTimer | ClearTimer) -> None:
@@ -205,6 +220,7 @@ class OwnedStream:
             entries=tuple(self._entries),
             consume=tuple(self._consume),
             timers=tuple(self._timers),
+            sends=tuple(self._sends),
             blobs=tuple(self._blobs),
             snapshot=self._snapshot,
             known_seq=self.known_seq,
@@ -251,6 +267,9 @@ class OwnedStream:
             self.listener.admitted(missed)
         self.known_seq = max(self.known_seq, receipt.last_seq)
         self.listener.durable(records, plan, receipt)
+        if plan.sends:
+            told = zip(plan.sends, receipt.sent, strict=True)
+            self._stir({new.stream for new, sent in told if sent.verdict == "accepted"})
         while self._waiting and self._waiting[0][0] <= plan.n:
             _wake(self._waiting.popleft()[1])
 

@@ -99,7 +99,9 @@ class Resident:
         self._shared = shared
         self._claim = claim
         self._transcript = Transcript()
-        self._owned = OwnedStream(shared.store, claim.stream, shared.worker, claim.fence, Seq(0), shared.clock)
+        self._owned = OwnedStream(
+            shared.store, claim.stream, shared.worker, claim.fence, Seq(0), shared.clock, shared.host.stir
+        )
         self._owned.listener = self
         self._loaded = False
         self._snapshot_seq = Seq(0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import platform
-from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Collection, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from typing import Self, TypeVar
@@ -459,6 +459,14 @@ class Runtime:
         """A stream has new work: this turn, if it was claimed with it."""
         if self.worker:
             self.worker.poke(stream, claim, turn)
+
+    def stir(self, streams: Collection[StreamId]) -> None:
+        """An append of ours has put something into the inboxes of these streams: look at once, here. Others are told
+        by the store."""
+        for stream in streams:
+            self.hub.stir(stream)
+        if self.worker:
+            self.worker.stir(streams)
 
     async def tell(self, stream: StreamId) -> None:
         """Something was written into a stream: its turn and its observers should look."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from perdure.errors import Code, Error
 from perdure.ids import StreamId, TurnId
@@ -105,6 +105,23 @@ class Serving:
             self._shared.results.expect(turn)
         task = self._tasks[stream] = asyncio.create_task(self._serve(stream), name=f"perdure:serve:{stream}")
         task.add_done_callback(lambda _: self._served(stream))  # also when it is cancelled before it begins
+
+    def stir(self, streams: Collection[StreamId]) -> bool:
+        """Something was put into the inboxes of these streams; whether we have all of them in hand."""
+        here = [stream for stream in streams if stream in self.residents or stream in self._tasks]
+        for stream in here:
+            self.poke(stream)
+            if (resident := self.residents.get(stream)) is not None and resident.driver is not None:
+                looking = asyncio.create_task(self._look_again(stream), name=f"perdure:look:{stream}")
+                self._waking.add(looking)
+                looking.add_done_callback(self._waking.discard)
+        return len(here) == len(streams)
+
+    async def _look_again(self, stream: StreamId) -> None:
+        try:
+            await self.look(stream)
+        except Error as problem:  # the store is away: whoever drives it finds out too
+            log.warning("%s", problem, extra={"stream": stream})
 
     def offer(self, stream: StreamId, item: Input) -> Offer | None:
         """Hand an input to a session that is idle in memory; None if it must wait its turn in the inbox."""
@@ -274,7 +291,7 @@ class Serving:
     def abort(self) -> None:
         """Stop at once whatever an interrupted `close` left; the log knows what became of it."""
         self.closed = True
-        for task in self._tasks.values():
+        for task in (*self._tasks.values(), *self._waking):
             task.cancel()
         for resident in self.residents.values():
             if resident.driver:

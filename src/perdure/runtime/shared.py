@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
@@ -11,7 +11,7 @@ from perdure.clock import Clock
 from perdure.codec import Json, decode
 from perdure.commit.plan import Blob
 from perdure.errors import Code, Error
-from perdure.ids import BlobHash, Tenant, TurnId, WorkerId
+from perdure.ids import BlobHash, StreamId, Tenant, TurnId, WorkerId
 from perdure.observe.hub import Hub
 from perdure.runtime.agent import Agent, composition_blob
 from perdure.runtime.lounge import Lounge
@@ -189,6 +189,10 @@ class Host(Protocol):
 
     def existing(self, id: str, *, tenant: str | None = None) -> Session:
         """A session that is expected to exist; the first use finds out."""
+        ...
+
+    def stir(self, streams: Collection[StreamId]) -> None:
+        """Something was put into the inboxes of these streams: whoever drives or watches them here looks at once."""
         ...
 
 

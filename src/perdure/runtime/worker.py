@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
@@ -183,6 +183,12 @@ class Worker:
     def poke(self, stream: StreamId, claim: Claim | None = None, turn: TurnId | None = None) -> None:
         """There is work on this stream."""
         self.serving.poke(stream, claim, turn)
+
+    def stir(self, streams: Collection[StreamId]) -> None:
+        """Something was put into the inboxes of these streams. What is not in hand here is looked for: this worker may
+        not serve it."""
+        if not self.serving.stir(streams):
+            self._awake.set()
 
     async def drain(self, timeout_s: float, *, retiring: bool) -> None:
         """Take no more work, let turns finish for a while, then hand over what is left."""

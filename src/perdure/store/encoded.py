@@ -224,10 +224,14 @@ class EncodedStore:
         return replace(
             plan,
             entries=tuple(self._entry(plan.stream, entry) for entry in plan.entries),
-            deliveries=tuple(self._delivery(new) for new in plan.deliveries),
+            sends=tuple(self._send(new) for new in plan.sends),
             blobs=tuple(self._blob(plan.stream, blob) for blob in plan.blobs),
             snapshot=snapshot,
         )
+
+    def _send(self, new: Delivery) -> Delivery:
+        """What it refers to is looked for under its name here: an append cannot ask first if it has an old one."""
+        return replace(self._delivery(new), refers=tuple(_name(new.stream, hash) for hash in new.refers))
 
     def _receipt(self, receipt: Receipt) -> Receipt:
         if not receipt.missed and not receipt.resolved:

@@ -169,7 +169,7 @@ def test_the_bytes_of_all_records_count() -> None:
     assert caught.value.code is Code.STORE_COMMIT_BYTE_BUDGET_EXCEEDED
 
 
-def counted(entries: int = 0, timers: int = 0, waits: int = 0, deliveries: int = 0) -> Plan:
+def counted(entries: int = 0, timers: int = 0, waits: int = 0, sends: int = 0) -> Plan:
     return Plan(
         stream=S,
         worker=ANN,
@@ -178,7 +178,7 @@ def counted(entries: int = 0, timers: int = 0, waits: int = 0, deliveries: int =
         entries=tuple(Entry(kind="x", data=b"{}", at=1) for _ in range(entries)),
         timers=tuple(SetTimer(f"t{index}", 1) for index in range(timers)),
         waits=tuple(PromiseId(f"p{index}") for index in range(waits)),
-        deliveries=tuple(wake(S, PromiseId(f"p{index}"), at=1) for index in range(deliveries)),
+        sends=tuple(wake(S, PromiseId(f"p{index}"), at=1) for index in range(sends)),
     )
 
 

@@ -150,6 +150,28 @@ async def test_a_crowd_of_appends_survives_a_cut(store: PostgresStore, saboteur:
     await swept(store, saboteur, story)
 
 
+async def test_sends_survive_a_cut_at_every_statement(store: PostgresStore, saboteur: Saboteur) -> None:
+    """What is durable of a plan is all of it: its record, and what it sends to a stream that is there and a new one."""
+    await owned(store, "there", ANN)
+
+    async def story(name: str) -> None:
+        claim = await owned(store, name, ANN)
+        there, new = stream_named("there"), stream_named(f"new-{name}")
+        sends = (
+            delivery(there, f"from-{name}", Wake(reason="x"), at=1),
+            delivery(new, "start", Wake(reason="x"), at=1, agent="a"),
+            delivery(there, "open", Wake(reason="other"), at=1),
+            delivery(stream_named("nowhere"), "x", Wake(reason="x"), at=1),
+        )
+        receipt = await store.append(replace(plan(claim, ANN, 1, entry("a"), known=1), sends=sends))
+        assert [sent.verdict for sent in receipt.sent] == ["accepted", "accepted", "conflict", "discarded"]
+        assert await texts(store, claim.stream) == ['{"text":"a"}']
+        assert [row.source_key for row in await store.inbox(there)].count(f"from-{name}") == 1
+        assert [row.source_key for row in await store.inbox(new)] == ["start"]
+
+    assert await swept(store, saboteur, story) >= 10
+
+
 async def test_admissions_survive_a_cut_at_every_statement(store: PostgresStore, saboteur: Saboteur) -> None:
     async def story(name: str) -> None:
         stream = stream_named(name)

@@ -18,7 +18,7 @@ from perdure import Agent, Runtime, tool
 from perdure.commit.plan import SetTimer, blob_of
 from perdure.errors import Code, Error
 from perdure.ids import PromiseId, Seq, WorkerId
-from perdure.inbox.admit import delivery
+from perdure.inbox.admit import Delivery, delivery
 from perdure.inbox.items import Wake
 from perdure.models.scripted import ScriptedModel, call, say
 from perdure.runtime.clock import SystemClock
@@ -92,6 +92,62 @@ async def test_a_crowd_with_timers_bytes_and_waits_shares_them_too(store: Postgr
     assert store.counters.statements - statements <= 20
     assert await store.next_due() == 0
     assert len(await store.claimable(ANN, limit=100, now=10)) == 40  # their openings still wait in the inbox
+
+
+def greeting(to: str, name: str) -> Delivery:
+    return delivery(stream_named(to), name, Wake(reason=name), at=1, agent="a")
+
+
+async def test_a_plan_that_sends_is_four_round_trips_however_many_it_sends_to(store: PostgresStore) -> None:
+    claim = await owned(store, "one", ANN)
+    await owned(store, "held", ANN)
+    sends = (greeting("held", "x"), *(greeting(f"new-{i}", "x") for i in range(20)))
+    commits, statements = counted(store)
+    receipt = await store.append(replace(plan(claim, ANN, 1, entry("a"), known=1), sends=sends))
+    assert [sent.verdict for sent in receipt.sent] == ["accepted"] * 21
+    assert store.counters.commits - commits == 1
+    assert store.counters.statements - statements == 4  # begin, append, admit, commit
+
+
+async def test_a_crowd_that_sends_shares_its_round_trips(store: PostgresStore) -> None:
+    claims = [await owned(store, f"s{i}", ANN) for i in range(50)]
+    plans = [
+        replace(plan(claim, ANN, 1, entry("a"), known=1), sends=(greeting(f"to-{i % 7}", f"k{i}"),))
+        for i, claim in enumerate(claims)
+    ]
+    _, statements = counted(store)
+    receipts = await asyncio.gather(*(store.append(each) for each in plans))
+    assert {sent.verdict for receipt in receipts for sent in receipt.sent} == {"accepted"}
+    assert store.counters.statements - statements <= 20  # 4, and 4 for the first, which goes alone
+    assert [len(await store.inbox(stream_named(f"to-{i}"))) for i in range(7)] == [8, 7, 7, 7, 7, 7, 7]
+
+
+async def test_what_is_sent_to_a_stream_that_is_just_being_deleted_is_discarded(
+    store: PostgresStore, postgres_url: str, postgres: Server
+) -> None:
+    """The deletion is under way, so the send waits for it, and finds nobody."""
+    claim = await owned(store, "one", ANN)
+    there = await owned(store, "there", ANN)
+    deleting = await dial(postgres.url(), settings={}, cached=0, connect_s=10, command_s=30)
+    schema = store.address.schema
+    await deleting.execute("BEGIN")
+    await deleting.fetch(f"DELETE FROM {schema}.streams WHERE stream = $1", there.stream)
+    to_nobody = delivery(there.stream, "x", Wake(reason="x"), at=1)
+    sending = asyncio.ensure_future(
+        store.append(replace(plan(claim, ANN, 1, entry("a"), known=1), sends=(to_nobody, greeting("new", "y"))))
+    )
+    async with asyncio.timeout(20):
+        while not await deleting.fetch(  # noqa: ASYNC110 - the server knows who waits
+            "SELECT 1 FROM pg_stat_activity WHERE pg_backend_pid() = ANY (pg_blocking_pids(pid))"
+        ):
+            await asyncio.sleep(0.01)
+    await deleting.execute("COMMIT")
+    receipt = await sending
+    assert [(sent.verdict, sent.because) for sent in receipt.sent] == [
+        ("discarded", "session_unknown"),
+        ("accepted", ""),
+    ]
+    await deleting.close()
 
 
 async def test_appends_of_one_stream_that_queue_up_go_together(store: PostgresStore) -> None:

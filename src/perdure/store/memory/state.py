@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from msgspec.structs import replace
 
 from perdure.commit.changes import Pause
-from perdure.commit.plan import Blob, Entry, Snapshot, StreamState
+from perdure.commit.plan import Blob, Entry, Sent, Snapshot, StreamState
 from perdure.ids import BlobHash, Fence, InputId, PromiseId, Seq, StreamId, TurnId, WorkerId, stream_names
 from perdure.store.protocol import InboxRow
 from perdure.vocab.records import FORMAT, Row
@@ -50,6 +50,9 @@ class Stream:
     timers: dict[str, int] = field(default_factory=dict[str, int])
     waits: set[PromiseId] = field(default_factory=set[PromiseId])
     blobs: set[BlobHash] = field(default_factory=set[BlobHash])
+    verdicts: dict[tuple[Fence, int], tuple[Sent, ...]] = field(
+        default_factory=dict[tuple[Fence, int], tuple[Sent, ...]]
+    )
     snapshot: Snapshot | None = None
     title: str = ""
     tags: tuple[str, ...] = ()

@@ -32,6 +32,7 @@ from perdure.commit.plan import (
     Plan,
     Receipt,
     Refuse,
+    Sent,
     SetTimer,
     check_budget,
     check_use,
@@ -40,20 +41,19 @@ from perdure.commit.plan import (
     judge,
     key_taken,
     recall,
+    sent_as,
 )
 from perdure.errors import Code, Error
 from perdure.ids import BlobHash, Fence, PromiseId, Seq, StreamId, Tenant, WorkerId, stream_names
 from perdure.inbox.admit import (
     Admission,
     Admitted,
-    Conflict,
     Delivery,
     blob_unknown,
     decide,
     delivery,
     ids_of,
     is_news,
-    key_conflict,
     opens,
     stream_unknown,
     wake,
@@ -256,6 +256,7 @@ class MemoryStore:
             missed=stream.admitted_between(plan.known_seq, first),
             resolved=self._resolved(plan.waits),
             replayed=True,
+            sent=stream.verdicts.get((plan.fence, plan.n), ()),
         )
 
     def _check(self, plan: Plan, stream: Stream) -> None:
@@ -277,24 +278,6 @@ class MemoryStore:
             known = used.get(promise) or self._promises.get(promise)
             check_use(plan, promise, known, now)
             used[promise] = structs.replace(self._promises[promise], consumed_at=now)
-        self._check_deliveries(plan.deliveries)
-
-    def _check_deliveries(self, deliveries: Iterable[Delivery]) -> None:
-        agents: dict[StreamId, str | None] = {}
-        contents: dict[tuple[StreamId, str], str] = {}
-        for new in deliveries:
-            target = self._streams.get(new.stream)
-            agent = target.agent if target else agents.get(new.stream)
-            opens(agent, new)
-            agents[new.stream] = agent or new.agent
-            known = target.admissions.get(new.source_key) if target else None
-            if known is None:
-                self._check_refers(new)
-            if isinstance(decide(known, new), Conflict) or contents.get((new.stream, new.source_key), new.content) != (
-                new.content
-            ):
-                raise key_conflict(new)
-            contents[new.stream, new.source_key] = new.content
 
     def _apply(self, plan: Plan, stream: Stream, judgement: Apply) -> Receipt:
         resolved = self._resolved(plan.waits)
@@ -312,8 +295,9 @@ class MemoryStore:
         self._refer(stream, plan.blobs)
         if plan.snapshot is not None:
             stream.snapshot = plan.snapshot
-        for new in plan.deliveries:
-            self._admit(new)
+        sent = tuple(self._send(new) for new in plan.sends)
+        if sent:
+            stream.verdicts[plan.fence, plan.n] = sent
         for promise in plan.uses:
             used = structs.replace(self._promises[promise], consumed_at=self._clock.wall_ms())
             self._promises[promise] = used
@@ -334,7 +318,14 @@ class MemoryStore:
             last_seq=stream.last_seq,
             missed=missed,
             resolved=resolved,
+            sent=sent,
         )
+
+    def _send(self, new: Delivery) -> Sent:
+        try:
+            return sent_as(self._admit(new))
+        except Error as refusal:
+            return Sent("discarded", refusal.code)
 
     def _park(self, plan: Plan, stream: Stream, resolved: tuple[tuple[PromiseId, Resolution], ...]) -> None:
         """A plan that meets an answer does not park: it keeps its stream, which stays active so that a crash now

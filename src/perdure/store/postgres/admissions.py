@@ -20,7 +20,8 @@ from perdure.commit.changes import (
     stream_exists,
     stream_moved,
 )
-from perdure.commit.plan import Blob, Entry, first_entry
+from perdure.commit.plan import Blob, Entry, Sent, first_entry, sent_as
+from perdure.errors import Error
 from perdure.ids import Fence, PromiseId, Seq, StreamId, WorkerId, stream_names
 from perdure.inbox.admit import (
     Admission,
@@ -36,7 +37,7 @@ from perdure.inbox.admit import (
     wake,
 )
 from perdure.inbox.items import Wake
-from perdure.store.postgres.driver import Cells, UniqueViolationError
+from perdure.store.postgres.driver import Cells, ForeignKeyViolationError, UniqueViolationError
 from perdure.store.postgres.log import admitted_row, append_admitted, check_keys, find_row, write_log
 from perdure.store.postgres.tx import Session
 from perdure.store.postgres.writer import Job
@@ -82,9 +83,7 @@ async def together(on: Session, jobs: Sequence[AdmitJob], now: int) -> list[Admi
     simple = [i for i, job in enumerate(jobs) if not (job.item.delivery.blobs or job.item.delivery.refers)]
     if not simple:
         return list(jobs)
-    asked = [jobs[i].item for i in simple]
-    opening = {a.delivery.stream: a for a in reversed(asked) if a.delivery.agent is not None}
-    rows = await on.all("admit", *_deliveries(simple, asked), *_openings(list(opening.values()), now))
+    rows = await _admit_many(on, simple, [jobs[i].item for i in simple], now)
     on.counters.commits += 1
     answers: dict[int, tuple[int, WorkerId | None, Fence | None]] = {i: (id, by, fence) for i, id, by, fence in rows}
     given: set[StreamId] = set()
@@ -95,6 +94,40 @@ async def together(on: Session, jobs: Sequence[AdmitJob], now: int) -> list[Admi
             given.add(new.stream)
         jobs[i].result = Admitted(inbox_id, fence if mine else None)
     return [job for i, job in enumerate(jobs) if i not in answers]
+
+
+async def _admit_many(on: Session, places: Sequence[int], asked: Sequence[Asked], now: int) -> list[Cells]:
+    opening = {a.delivery.stream: a for a in reversed(asked) if a.delivery.agent is not None}
+    return await on.all("admit", *_deliveries(places, asked), *_openings(list(opening.values()), now))
+
+
+async def send(on: Session, sends: Sequence[Delivery], now: int) -> list[Sent]:
+    """Inside a transaction: put things into the inboxes of other streams, and tell what became of each.
+
+    One statement takes all that are new. Only what it leaves out is looked at by itself.
+    """
+    first: dict[tuple[StreamId, str], int] = {}
+    for place, new in enumerate(sends):
+        if not (new.blobs or new.refers):
+            first.setdefault((new.stream, new.source_key), place)
+    places = list(first.values())
+    rows = await _admit_many(on, places, [Asked(sends[place], None) for place in places], now) if places else []
+    accepted = {place for place, *_ in rows}
+    rest = sorted(set(range(len(sends))) - accepted, key=lambda place: (sends[place].stream, place))
+    judged = {place: await send_one(on, sends[place], now) for place in rest}
+    return [judged.get(place, Sent("accepted")) for place in range(len(sends))]
+
+
+async def send_one(on: Session, new: Delivery, now: int) -> Sent:
+    """Inside a transaction: put one thing into the inbox of another stream, whatever happens to that meanwhile."""
+    while True:
+        try:
+            async with on.attempt():
+                return sent_as(await deliver(on, new, now))
+        except Error as refusal:
+            return Sent("discarded", refusal.code)
+        except ForeignKeyViolationError:
+            continue  # its stream was deleted between our look and our turn
 
 
 def _deliveries(places: Sequence[int], asked: Sequence[Asked]) -> list[list[object]]:

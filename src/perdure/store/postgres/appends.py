@@ -10,6 +10,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
+
+from msgspec.structs import replace
 
 from perdure.codec import decode
 from perdure.commit.plan import (
@@ -18,6 +21,7 @@ from perdure.commit.plan import (
     Plan,
     Receipt,
     Refuse,
+    Sent,
     SetTimer,
     Snapshot,
     StreamState,
@@ -29,8 +33,7 @@ from perdure.commit.plan import (
     recall,
 )
 from perdure.ids import BlobHash, PromiseId, Seq, WorkerId, stream_names
-from perdure.inbox.admit import Conflict, key_conflict
-from perdure.store.postgres.admissions import deliver, read_promise, server_now
+from perdure.store.postgres.admissions import read_promise, send, send_one, server_now
 from perdure.store.postgres.driver import Cells
 from perdure.store.postgres.leases import Leases
 from perdure.store.postgres.log import check_keys, log_rows, write_log
@@ -78,7 +81,7 @@ class Chain:
         return (
             (plan.fence, plan.worker, plan.n) == (last.fence, last.worker, last.n + 1)
             and last.lease == "keep"
-            and not (last.waits or last.deliveries or plan.deliveries)
+            and not last.waits
             and not (last.concerns_people or plan.concerns_people)
         )
 
@@ -88,17 +91,13 @@ class Chain:
         plan = self.first
         if len(self.jobs) > 1 or plan.waits or plan.consume or plan.timers or plan.blobs or plan.snapshot:
             return False
-        return not (plan.deliveries or plan.concerns_people) and len({entry.version for entry in plan.entries}) <= 1
+        return not (plan.sends or plan.concerns_people) and len({entry.version for entry in plan.entries}) <= 1
 
     @property
     def alone(self) -> bool:
         """Whether it needs looks that the statement for many cannot take."""
-        plan = self.first
-        return (
-            bool(plan.deliveries)
-            or plan.concerns_people
-            or any(len(set(p.consume)) != len(p.consume) for p in self.plans)
-        )
+        twice = any(len(set(plan.consume)) != len(plan.consume) for plan in self.plans)
+        return self.first.concerns_people or twice
 
 
 def take(queue: deque[AppendJob]) -> list[Chain]:
@@ -120,6 +119,7 @@ def take(queue: deque[AppendJob]) -> list[Chain]:
             chain.jobs.append(job)
         plans += 1
         size += sum(len(entry.data) for entry in job.item.entries) + sum(len(blob.data) for blob in job.item.blobs)
+        size += sum(len(new.data) for new in job.item.sends)
     queue.extendleft(reversed(rest))
     return [chains[stream] for stream in sorted(chains)]  # one order for everybody who locks several rows
 
@@ -196,11 +196,14 @@ async def together(on: Session, chains: Sequence[Chain], leases: Leases, now: in
 
 async def _move_many(on: Session, chains: Sequence[Chain], leases: Leases, now: int) -> set[int]:
     moving = [(i, chain) for i, chain in enumerate(chains) if not chain.alone]
+    if not moving:
+        return set()
+    sending = any(plan.sends for _, chain in moving for plan in chain.plans)
     waits = sorted({wait for _, chain in moving for wait in chain.last.waits})
     extras = _Extras()
     for i, chain in moving:
         extras.add(i, chain.plans)
-    if not waits and not extras.any:
+    if not waits and not extras.any and not sending:
         moved = await _move(on, moving, leases, now)
         on.counters.commits += 1
         return moved
@@ -210,7 +213,38 @@ async def _move_many(on: Session, chains: Sequence[Chain], leases: Leases, now: 
         moved = await _move(on, moving, leases, now)
         if extras.any:
             await _write_more(on, chains, moved)
+        if sending and moved:
+            await _send_all(on, [job for i in sorted(moved) for job in chains[i].jobs if job.item.sends], now)
     return moved
+
+
+async def _send_all(on: Session, jobs: Sequence[AppendJob], now: int) -> None:
+    """What plans that have just been written send to others: all of it together; their receipts tell the verdicts."""
+    told = iter(await send(on, [new for job in jobs for new in job.item.sends], now))
+    for job in jobs:
+        assert job.result is not None  # it has moved
+        job.result = replace(job.result, sent=tuple(islice(told, len(job.item.sends))))
+    await _note(on, [(job.item, job.result.sent) for job in jobs if job.result is not None])
+
+
+async def _send_alone(on: Session, plan: Plan, now: int) -> tuple[Sent, ...]:
+    places = sorted(range(len(plan.sends)), key=lambda place: (plan.sends[place].stream, place))
+    told = {place: await send_one(on, plan.sends[place], now) for place in places}
+    sent = tuple(told[place] for place in range(len(plan.sends)))
+    await _note(on, [(plan, sent)])
+    return sent
+
+
+async def _note(on: Session, verdicts: Sequence[tuple[Plan, tuple[Sent, ...]]]) -> None:
+    """What is not accepted is kept: the same plan again shall tell the same."""
+    noted = [
+        (plan.stream, plan.fence, plan.n, place, one.verdict, one.because)
+        for plan, sent in verdicts
+        for place, one in enumerate(sent)
+        if one.verdict != "accepted"
+    ]
+    if noted:
+        await on.all("verdicts_put", *_columns(noted, 6))
 
 
 async def _move_lone(on: Session, i: int, chain: Chain, now: int) -> set[int]:
@@ -357,9 +391,7 @@ async def _apply(on: Session, plan: Plan, stream: int, first: Seq, state: Stream
     extras.add(0, [plan])
     if extras.any:
         await on.all("append_more", [0], [plan.stream], *extras.columns())
-    for delivery in plan.deliveries:
-        if isinstance(await deliver(on, delivery, now), Conflict):
-            raise key_conflict(delivery)
+    sent = await _send_alone(on, plan, now) if plan.sends else ()
     if plan.concerns_people:
         await _ask_and_use(on, plan, stream)
     resolved = await _answers(on, plan.waits) if plan.waits else ()
@@ -378,7 +410,8 @@ async def _apply(on: Session, plan: Plan, stream: int, first: Seq, state: Stream
         max([state.format, *(entry.version for entry in plan.entries)]),
         now,
     )
-    return Receipt(plan.stream, plan.fence, plan.n, first, last, await _missed(on, plan, stream, first), resolved)
+    missed = await _missed(on, plan, stream, first)
+    return Receipt(plan.stream, plan.fence, plan.n, first, last, missed, resolved, sent=sent)
 
 
 async def _ask_and_use(on: Session, plan: Plan, stream: int) -> None:
@@ -409,9 +442,15 @@ async def _receipt_again(on: Session, plan: Plan, stream: int, state: StreamStat
     (before,) = await on.one("log_before_append", stream, plan.fence, plan.n)
     first, last = recall(plan, state, rows, before)
     missed = await _missed(on, plan, stream, first)
-    return Receipt(
-        plan.stream, plan.fence, plan.n, first, last, missed, await _answers(on, plan.waits), replayed=True
-    )  # fmt: skip
+    resolved = await _answers(on, plan.waits)
+    sent = await _sent_before(on, plan, stream) if plan.sends else ()
+    return Receipt(plan.stream, plan.fence, plan.n, first, last, missed, resolved, replayed=True, sent=sent)
+
+
+async def _sent_before(on: Session, plan: Plan, stream: int) -> tuple[Sent, ...]:
+    rows = await on.all("verdicts_read", stream, plan.fence, plan.n)
+    noted = {place: Sent(verdict, because) for place, verdict, because in rows}
+    return tuple(noted.get(place, Sent("accepted")) for place in range(len(plan.sends)))
 
 
 async def _missed(on: Session, plan: Plan, stream: int, first: Seq) -> tuple[Row, ...]:

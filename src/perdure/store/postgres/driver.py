@@ -15,6 +15,7 @@ InterfaceError = asyncpg.InterfaceError
 InternalClientError = asyncpg.InternalClientError
 """What the driver raises when the server ended the session while nobody was listening."""
 UniqueViolationError = asyncpg.UniqueViolationError
+ForeignKeyViolationError = asyncpg.ForeignKeyViolationError
 
 TROUBLE = (OSError, TimeoutError, EOFError, PostgresError, InterfaceError, InternalClientError)
 """Whatever a statement or a connection can raise."""

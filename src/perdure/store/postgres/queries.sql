@@ -98,7 +98,8 @@ JOIN moved AS m ON m.i = f.i
 ON CONFLICT (stream) DO UPDATE SET seq = excluded.seq, code = excluded.code, data = excluded.data
 
 -- name: admit
--- Many deliveries at once. One that is missing in the answer was not admitted: known before, or not welcome.
+-- Many deliveries at once. One that is missing in the answer was not admitted: known before, or not welcome. Whoever
+-- opens and admits does it in one order, because the second to say the same thing waits for the first.
 WITH new AS (
     SELECT * FROM unnest($1::int[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::bigint[], $8::bool[],
         $9::bytea[], $10::text[], $11::text[])
@@ -113,7 +114,7 @@ WITH new AS (
     FROM unnest($12::text[], $13::text[], $14::text[], $15::text[], $16::text[], $19::text[], $23::text[], $24::int[])
         AS o (stream, tenant, kind, name, agent, claimer, queue, priority)
     WHERE NOT EXISTS (SELECT 1 FROM perdure.streams AS s WHERE s.stream = o.stream)
-    ON CONFLICT (stream) DO NOTHING RETURNING id, stream, agent, owner, fence
+    ORDER BY o.stream ON CONFLICT (stream) DO NOTHING RETURNING id, stream, agent, owner, fence
 ), begun AS (
     INSERT INTO perdure.log (stream, seq, at, kind, version, key, fence, n, data)
     SELECT o.id, 1, r.at, r.kind, $17::int, NULL, NULL, NULL, r.data
@@ -126,7 +127,7 @@ WITH new AS (
     INSERT INTO perdure.admissions (stream, source_key, content, turn, input)
     SELECT t.id, d.source_key, d.content, d.turn, d.input FROM new AS d JOIN target AS t ON t.stream = d.stream
     WHERE d.agent IS NULL OR d.agent = t.agent
-    ON CONFLICT DO NOTHING RETURNING stream, source_key
+    ORDER BY d.stream, d.source_key ON CONFLICT DO NOTHING RETURNING stream, source_key
 ), put AS (
     INSERT INTO perdure.inbox (stream, source_key, at, news, data)
     SELECT t.id, d.source_key, d.at, d.news, d.data
@@ -277,6 +278,16 @@ ON CONFLICT DO NOTHING RETURNING stream
 INSERT INTO perdure.admissions (stream, source_key, content, turn, input)
 SELECT $1, a.source_key, a.content, a.turn, a.input
 FROM unnest($2::text[], $3::text[], $4::text[], $5::text[]) AS a (source_key, content, turn, input)
+
+-- name: verdicts_put
+INSERT INTO perdure.verdicts (stream, fence, n, place, verdict, because)
+SELECT s.id, v.fence, v.n, v.place, v.verdict, v.because
+FROM unnest($1::text[], $2::bigint[], $3::bigint[], $4::int[], $5::text[], $6::text[])
+    AS v (stream, fence, n, place, verdict, because)
+JOIN perdure.streams AS s ON s.stream = v.stream
+
+-- name: verdicts_read
+SELECT place, verdict, because FROM perdure.verdicts WHERE stream = $1 AND fence = $2 AND n = $3
 
 -- name: admission_find
 SELECT content, turn, input FROM perdure.admissions WHERE stream = $1 AND source_key = $2

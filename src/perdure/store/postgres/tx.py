@@ -44,6 +44,17 @@ class Session:
         await self.script("COMMIT")
         self.counters.commits += 1
 
+    @asynccontextmanager
+    async def attempt(self) -> AsyncGenerator[None]:
+        """Inside a transaction: what is raised inside undoes only what was done inside."""
+        await self.script("SAVEPOINT attempt")
+        try:
+            yield
+        except Exception:
+            await self.script("ROLLBACK TO SAVEPOINT attempt")
+            raise
+        await self.script("RELEASE SAVEPOINT attempt")
+
     async def _roll_back(self) -> None:
         try:
             await self.script("ROLLBACK")

@@ -53,12 +53,15 @@ def admit(tx: Tx, new: Delivery, claim_for: WorkerId | None) -> Admission:
 def deliver(tx: Tx, new: Delivery) -> Admission:
     """Put something into a stream's inbox, once; open the stream if it does not exist and the delivery says so."""
     target = tx.one("stream_target", (new.stream,))
-    stream = _open_stream(tx, new) if opens(target[1] if target else None, new) else target[0]
-    judged = decide(tx.one("admission_find", (stream, new.source_key)), new)
+    opening = opens(target[1] if target else None, new)
+    judged = None if opening else decide(tx.one("admission_find", (target[0], new.source_key)), new)
     if judged is not None:
         return judged
+    known = [_stored(tx, new, hash) for hash in new.refers]  # whatever is refused has written nothing
+    stream = _open_stream(tx, new) if opening else target[0]
     refer(tx, stream, new.blobs)
-    _refer_again(tx, stream, new)
+    for blob in known:
+        tx.run("blob_refer", (stream, blob))
     tx.run("admission_insert", (stream, new.source_key, new.content, *ids_of(new.item)))
     return Admitted(_put(tx, stream, new))
 
@@ -106,13 +109,12 @@ def refer(tx: Tx, stream: int, blobs: Iterable[Blob]) -> None:
         tx.run("blob_refer", (stream, stored))
 
 
-def _refer_again(tx: Tx, stream: int, new: Delivery) -> None:
+def _stored(tx: Tx, new: Delivery, hash: BlobHash) -> int:
     """Bytes may be referred to again by whose tenant has them."""
-    for hash in new.refers:
-        known = tx.one("blob_of_tenant", (hash, stream_names(new.stream)[0]))
-        if known is None:
-            raise blob_unknown(hash)
-        tx.run("blob_refer", (stream, known[0]))
+    known = tx.one("blob_of_tenant", (hash, stream_names(new.stream)[0]))
+    if known is None:
+        raise blob_unknown(hash)
+    return known[0]
 
 
 def _put(tx: Tx, stream: int, new: Delivery) -> int:

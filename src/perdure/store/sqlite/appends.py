@@ -10,6 +10,7 @@ from perdure.commit.plan import (
     Plan,
     Receipt,
     Refuse,
+    Sent,
     SetTimer,
     StreamState,
     check_use,
@@ -18,9 +19,11 @@ from perdure.commit.plan import (
     key_taken,
     lease_lost,
     recall,
+    sent_as,
 )
+from perdure.errors import Error
 from perdure.ids import PromiseId, Seq, stream_names
-from perdure.inbox.admit import Conflict, key_conflict
+from perdure.inbox.admit import Delivery
 from perdure.store.sqlite.admissions import deliver, read_promise, refer
 from perdure.store.sqlite.claims import extend
 from perdure.store.sqlite.log import find_row, log_rows, write_log
@@ -33,7 +36,7 @@ Answers = tuple[tuple[PromiseId, Resolution], ...]
 
 def checks_first(plan: Plan) -> bool:
     """Whether a plan can be refused only before anything of it is written: it takes no key, and nothing of others."""
-    if plan.consume or plan.waits or plan.deliveries or plan.blobs or plan.concerns_people:
+    if plan.consume or plan.waits or plan.sends or plan.blobs or plan.concerns_people:
         return False
     return not [True for entry in plan.entries if entry.key is not None]
 
@@ -52,13 +55,14 @@ def append(tx: Tx, plan: Plan) -> Receipt:
     first = judgement.first_seq
     write_log(tx, (plan.stream, stream), first, plan.entries, by=(plan.fence, plan.n))
     _side_effects(tx, plan, stream)
+    sent = _send(tx, plan, stream) if plan.sends else ()
     resolved = _answers(tx, plan.waits) if plan.waits else ()
     last = Seq(first + len(plan.entries) - 1)
     _move(tx, plan, stream, state, last, parked=not resolved)
     extend(tx, plan.worker)
     tx.plans += 1
     missed = _missed(tx, plan, stream, first)
-    return Receipt(plan.stream, plan.fence, plan.n, first, last, missed, resolved)
+    return Receipt(plan.stream, plan.fence, plan.n, first, last, missed, resolved, sent=sent)
 
 
 def _side_effects(tx: Tx, plan: Plan, stream: int) -> None:
@@ -73,11 +77,29 @@ def _side_effects(tx: Tx, plan: Plan, stream: int) -> None:
     refer(tx, stream, plan.blobs)
     if plan.snapshot is not None:
         tx.run("snapshot_put", (stream, plan.snapshot.seq, plan.snapshot.code, plan.snapshot.data))
-    for delivery in plan.deliveries:
-        if isinstance(deliver(tx, delivery), Conflict):
-            raise key_conflict(delivery)
     if plan.concerns_people:
         _ask_and_use(tx, plan, stream)
+
+
+def _send(tx: Tx, plan: Plan, stream: int) -> tuple[Sent, ...]:
+    """Put what it sends into other inboxes. What is not accepted is noted: the same plan again shall tell the same."""
+    sent = tuple(_deliver(tx, new) for new in plan.sends)
+    for place, one in enumerate(sent):
+        if one.verdict != "accepted":
+            tx.run("verdict_insert", (stream, plan.fence, plan.n, place, one.verdict, one.because))
+    return sent
+
+
+def _deliver(tx: Tx, new: Delivery) -> Sent:
+    try:
+        return sent_as(deliver(tx, new))
+    except Error as refusal:
+        return Sent("discarded", refusal.code)
+
+
+def _sent_before(tx: Tx, plan: Plan, stream: int) -> tuple[Sent, ...]:
+    noted = {place: Sent(*rest) for place, *rest in tx.all("verdicts_read", (stream, plan.fence, plan.n))}
+    return tuple(noted.get(place, Sent("accepted")) for place in range(len(plan.sends)))
 
 
 def _ask_and_use(tx: Tx, plan: Plan, stream: int) -> None:
@@ -114,7 +136,8 @@ def _receipt_again(tx: Tx, plan: Plan, stream: int, state: StreamState) -> Recei
     (before,) = tx.one("log_before_append", (stream, plan.fence, plan.n))
     first, last = recall(plan, state, rows, before)
     missed = _missed(tx, plan, stream, first)
-    return Receipt(plan.stream, plan.fence, plan.n, first, last, missed, _answers(tx, plan.waits), replayed=True)
+    resolved, sent = _answers(tx, plan.waits), _sent_before(tx, plan, stream) if plan.sends else ()
+    return Receipt(plan.stream, plan.fence, plan.n, first, last, missed, resolved, replayed=True, sent=sent)
 
 
 def _missed(tx: Tx, plan: Plan, stream: int, first: Seq) -> tuple[Row, ...]:

@@ -150,6 +150,12 @@ SELECT coalesce(max(id), 0) FROM inbox WHERE stream = ?
 SELECT i.id, i.source_key, i.data, i.at FROM streams AS s JOIN inbox AS i ON i.stream = s.id
 WHERE s.stream = ? ORDER BY i.id
 
+-- name: verdict_insert
+INSERT INTO verdicts (stream, fence, n, place, verdict, because) VALUES (?, ?, ?, ?, ?, ?)
+
+-- name: verdicts_read
+SELECT place, verdict, because FROM verdicts WHERE stream = ? AND fence = ? AND n = ?
+
 -- name: promise_insert
 INSERT INTO promises (id, stream, resolution, deadline_at) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING
 

@@ -23,6 +23,7 @@ from perdure.testing.laws.permits import PermitLaws
 from perdure.testing.laws.promises import PromiseLaws
 from perdure.testing.laws.queues import QueueLaws
 from perdure.testing.laws.receipts import ReceiptLaws
+from perdure.testing.laws.sends import SendLaws
 from perdure.testing.laws.snapshots import SnapshotLaws
 from perdure.testing.laws.streams import StreamLaws
 from perdure.testing.laws.timers import TimerLaws
@@ -32,6 +33,7 @@ class StoreLaws(
     AppendLaws,
     ReceiptLaws,
     InboxLaws,
+    SendLaws,
     LeaseLaws,
     ClaimLaws,
     QueueLaws,

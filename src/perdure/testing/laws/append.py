@@ -89,7 +89,7 @@ class AppendLaws:
             consume=(waiting.id,),
             timers=(SetTimer("t", 99),),
             blobs=(blob,),
-            deliveries=(said(stream_of("other"), "hi"),),
+            sends=(said(stream_of("other"), "hi"),),
         )
         assert await refusal(bench, plan) is Code.GATE_CLOSED
         assert notes(await bench.store.read(hold.stream)) == [(2, "first")]

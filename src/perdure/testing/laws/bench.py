@@ -117,7 +117,7 @@ class Extras(TypedDict, total=False):
     consume: tuple[int, ...]
     timers: tuple[SetTimer | ClearTimer, ...]
     waits: tuple[PromiseId, ...]
-    deliveries: tuple[Delivery, ...]
+    sends: tuple[Delivery, ...]
     blobs: tuple[Blob, ...]
     snapshot: Snapshot
     known_seq: Seq

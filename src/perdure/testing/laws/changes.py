@@ -9,9 +9,9 @@ import pytest
 from msgspec.structs import replace
 
 from perdure.commit.changes import Label, NewStream, Redaction, Remembered
-from perdure.commit.plan import Entry, Snapshot, blob_of
+from perdure.commit.plan import Entry, Sent, Snapshot, blob_of
 from perdure.errors import Code, Error
-from perdure.ids import DEFAULT_TENANT, InputId, PromiseId, Seq, SessionId, Tenant, TurnId, session_stream
+from perdure.ids import DEFAULT_TENANT, BlobHash, InputId, PromiseId, Seq, SessionId, Tenant, TurnId, session_stream
 from perdure.inbox.admit import Admitted, Conflict, Duplicate
 from perdure.inbox.items import Wake
 from perdure.store.protocol import AlreadyResolved, Store
@@ -101,11 +101,13 @@ class ChangeLaws:
     async def test_a_plan_delivers_bytes_too(self, bench: Bench) -> None:
         hold = await held(bench)
         there = stream_of("there")
-        await bench.store.append(hold.plan(deliveries=(shown(there, PICTURE),)))
+        await bench.store.append(hold.plan(sends=(shown(there, PICTURE),)))
         assert await bench.store.blob(PICTURE.hash) == PICTURE
-        missing = hold.plan(note("a"), deliveries=(shown(there, refers=(LETTER.hash,), key="k2"),))
-        assert await code_of(bench.store.append(missing)) is Code.BLOB_UNKNOWN
-        assert notes(await bench.store.read(hold.stream)) == []
+        missing = hold.plan(note("a"), sends=(shown(stream_of("new"), LETTER, refers=(BlobHash("0" * 64),), key="k2"),))
+        assert (await bench.store.append(missing)).sent == (Sent("discarded", "blob_unknown"),)
+        assert notes(await bench.store.read(hold.stream)) == [(2, "a")]
+        assert await bench.store.stream(stream_of("new")) is None
+        assert await code_of(bench.store.blob(LETTER.hash)) is Code.BLOB_UNKNOWN
 
     # --- labels
 

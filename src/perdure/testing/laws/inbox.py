@@ -149,44 +149,6 @@ class InboxLaws:
         told = [r.turn for r in results if isinstance(r, Duplicate)]
         assert told == [row.item.turn] * 63
 
-    # --- deliveries of a plan
-
-    async def test_a_plan_delivers_to_other_streams(self, bench: Bench) -> None:
-        hold = await held(bench)
-        there, new = await open_stream(bench.store, "there"), stream_of("new")
-        await bench.store.append(hold.plan(deliveries=(said(there, "hi", agent=None), said(new, "ho", agent="a"))))
-        assert [row.source_key for row in await bench.store.inbox(there)] == ["key-hello", "key-hi"]
-        assert [row.source_key for row in await bench.store.inbox(new)] == ["key-ho"]
-        assert [row.record for row in await bench.store.read(new)] == [SessionOpened(agent="a")]
-
-    async def test_a_delivery_made_before_is_skipped(self, bench: Bench) -> None:
-        hold = await held(bench)
-        there = await open_stream(bench.store, "there")
-        await bench.store.append(hold.plan(note("a"), deliveries=(said(there, "hello"), said(there, "hello"))))
-        assert len(await bench.store.inbox(there)) == 1
-        assert notes(await bench.store.read(hold.stream)) == [(2, "a")]
-
-    async def test_a_delivery_in_conflict_refuses_the_whole_plan(self, bench: Bench) -> None:
-        hold = await held(bench)
-        there, new = await open_stream(bench.store, "there"), stream_of("new")
-        plan = hold.plan(note("a"), deliveries=(said(new, "x"), said(there, "other", key="key-hello")))
-        assert await refusal(bench, plan) is Code.INPUT_KEY_CONFLICT
-        assert await bench.store.stream(new) is None
-        assert notes(await bench.store.read(hold.stream)) == []
-
-    async def test_two_deliveries_in_conflict_with_each_other_refuse_the_plan(self, bench: Bench) -> None:
-        hold = await held(bench)
-        new = stream_of("new")
-        plan = hold.plan(deliveries=(said(new, "x", key="k"), said(new, "y", key="k")))
-        assert await refusal(bench, plan) is Code.INPUT_KEY_CONFLICT
-        assert await bench.store.stream(new) is None
-
-    async def test_a_delivery_to_nobody_refuses_the_whole_plan(self, bench: Bench) -> None:
-        hold = await held(bench)
-        plan = hold.plan(note("a"), deliveries=(said(stream_of("nowhere"), "x", agent=None),))
-        assert await refusal(bench, plan) is Code.SESSION_UNKNOWN
-        assert notes(await bench.store.read(hold.stream)) == []
-
     # --- admit and claim at once
 
     async def test_a_sender_is_given_a_stream_that_is_free_and_idle(self, bench: Bench) -> None:

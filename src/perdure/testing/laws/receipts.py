@@ -37,9 +37,7 @@ class ReceiptLaws:
         await bench.store.admit(said(hold.stream, "in"))
         (row,) = await bench.store.inbox(hold.stream)
         there = stream_of("there")
-        plan = hold.plan(
-            consume=(row.id,), deliveries=(said(there, "out"),), timers=(SetTimer("t", 9),), known_seq=Seq(1)
-        )
+        plan = hold.plan(consume=(row.id,), sends=(said(there, "out"),), timers=(SetTimer("t", 9),), known_seq=Seq(1))
         first = await bench.store.append(plan)
         again = await bench.store.append(plan)
         assert again == replace(first, replayed=True)

@@ -144,7 +144,7 @@ class StreamLaws:
 
     async def test_deleting_a_session_leaves_every_other_stream_alone(self, bench: Bench) -> None:
         session, process = await held(bench, "session"), process_stream(DEFAULT_TENANT, "job")
-        await bench.store.append(session.plan(deliveries=(said(process, "start"),)))
+        await bench.store.append(session.plan(sends=(said(process, "start"),)))
         job = await take(bench.store, process, ANN)
         await bench.store.append(job.plan(note("running"), timers=(SetTimer("t", 50),)))
         await bench.store.delete(session.stream)

@@ -76,6 +76,17 @@ CREATE TABLE perdure.inbox (
 ) WITH (autovacuum_vacuum_scale_factor = 0.02);
 CREATE INDEX inbox_stream ON perdure.inbox (stream);
 
+-- What became of a send of an append (fence, n) that was not accepted. One that has no row here was.
+CREATE TABLE perdure.verdicts (
+    stream bigint NOT NULL REFERENCES perdure.streams (id) ON DELETE CASCADE,
+    fence bigint NOT NULL,
+    n bigint NOT NULL,
+    place int NOT NULL,
+    verdict text NOT NULL,
+    because text NOT NULL,
+    PRIMARY KEY (stream, fence, n, place)
+);
+
 -- asks: what people are asked for; then the tenant is repeated, so that a list of it never leads through another's rows.
 CREATE TABLE perdure.promises (
     id text COLLATE "C" PRIMARY KEY,

@@ -74,6 +74,17 @@ CREATE TABLE inbox (
 );
 CREATE INDEX inbox_stream ON inbox (stream);
 
+-- What became of a send of an append (fence, n) that was not accepted. One that has no row here was.
+CREATE TABLE verdicts (
+    stream INTEGER NOT NULL REFERENCES streams (id) ON DELETE CASCADE,
+    fence INTEGER NOT NULL,
+    n INTEGER NOT NULL,
+    place INTEGER NOT NULL,
+    verdict TEXT NOT NULL,
+    because TEXT NOT NULL,
+    PRIMARY KEY (stream, fence, n, place)
+) WITHOUT ROWID;
+
 -- asks: what people are asked for; then the tenant is repeated, so that a list of it never leads through another's rows.
 CREATE TABLE promises (
     id TEXT PRIMARY KEY,
