@@ -56,6 +56,7 @@ STEER = "tests/scenarios/test_steering.py"
 INTERRUPT = "tests/scenarios/test_interrupting.py"
 PAUSE = "tests/scenarios/test_pausing.py"
 QUEUE = "tests/scenarios/test_queueing.py"
+SECRETS = "tests/scenarios/test_secrets.py"
 
 NO_FENCE = (
     """    if state is None or plan.fence > state.fence:
@@ -71,6 +72,34 @@ NO_FENCE = (
 )
 
 MUTANTS = [
+    Mutant(
+        "what a tool says passes no veil",
+        "tools/execute.py",
+        "_veiled(output, beside, ctx.services.veil)",
+        "output",
+        f"{SECRETS} -k 'nowhere_else and memory'",
+    ),
+    Mutant(
+        "what a step returns passes no veil",
+        "tools/body.py",
+        "value=self._veil.json(kept.value)",
+        "value=kept.value",
+        f"{SECRETS} -k 'nowhere_else and memory'",
+    ),
+    Mutant(
+        "a prompt of a tool's own passes no veil",
+        "runtime/clients.py",
+        "_veiled(_messages(asked.messages), self._veil)",
+        "_messages(asked.messages)",
+        f"{SECRETS} -k 'nowhere_else and memory'",
+    ),
+    Mutant(
+        "a secret is kept as it is",
+        "runtime/keeping.py",
+        "sealed = _cipher(key).encode(value.encode(), self._context(reference))",
+        "sealed = value.encode()",
+        f"{SECRETS} -k 'after_a_restart and memory'",
+    ),
     Mutant(
         "a key has more than one spelling",
         "vocab/promises.py",

@@ -42,6 +42,11 @@ PROMISED = {
         "the model was told: outcome_unknown",
         "cancel, afterwards: completion_won",
     ),
+    "09_secret.py": (
+        "1  Done.",
+        "2  synchronised with [secret], 10 characters",
+        "3  in the files of the store: False",
+    ),
 }
 
 

@@ -6,8 +6,10 @@ import asyncio
 import hashlib
 from collections.abc import Awaitable, Callable, Generator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
+
+from msgspec import structs
 
 from perdure.codec import Json, decode, digest, encode, to_json
 from perdure.commit.plan import Blob, blob_of
@@ -19,6 +21,7 @@ from perdure.inbox.items import Input, Wake
 from perdure.models.protocol import Model, ModelError, ModelRequest, adopt
 from perdure.runtime.hydrate import Fetch, hydrated
 from perdure.runtime.perform import MAX_REPLY_BYTES, MODEL_TIMEOUT_S, stream_reply
+from perdure.services.secrets import Veil
 from perdure.session.fold import CODE, SessionState, fold_all
 from perdure.tools.body import Body
 from perdure.tools.ceiling import MAX_KEPT_BYTES
@@ -29,7 +32,7 @@ from perdure.tools.context import CancelToken
 from perdure.tools.errors import ToolError
 from perdure.turn.state import Turn
 from perdure.vocab.effects import LlmRequestSpec
-from perdure.vocab.messages import AttachmentRef, Message, Reply, Text
+from perdure.vocab.messages import AttachmentRef, Message, Part, Reply, Text
 from perdure.vocab.outcomes import DirectOutcome, DirectUsage, LlmError
 from perdure.vocab.tools import ToolDefinition
 
@@ -322,8 +325,9 @@ class _Collected:
 class CompletionsClient:
     """`ctx.direct_completions` of one call: recorded where its body is resumable, else part of the attempt."""
 
-    def __init__(self, body: Body | None, site: CallSite, model: Model, fetch: Fetch) -> None:
+    def __init__(self, body: Body | None, veil: Veil, site: CallSite, model: Model, fetch: Fetch) -> None:
         self._body = body
+        self._veil = veil
         self._site = site
         self._model = model
         self._fetch = fetch
@@ -338,7 +342,8 @@ class CompletionsClient:
         _check("The usage source of a direct completion", usage_source, str)
         if not usage_source.strip():
             raise ToolError("A direct completion needs a usage source", code="invalid_argument")
-        messages = _messages(asked.messages)
+        asked = replace(asked, instructions=self._veil.text(asked.instructions))
+        messages = _veiled(_messages(asked.messages), self._veil)
         outcome = await self._answer(asked, messages, usage_source)
         if outcome.reply is None:
             raise _no_reply(outcome.error)
@@ -402,6 +407,15 @@ def _messages(given: str | Sequence[Message]) -> tuple[Message, ...]:
     with visibly():
         to_json(messages, where="messages")
     return messages
+
+
+def _veiled(messages: tuple[Message, ...], veil: Veil) -> tuple[Message, ...]:
+    """What a model is asked, without the secrets that the tool knows."""
+
+    def hidden(part: Part) -> Part:
+        return structs.replace(part, text=veil.text(part.text)) if isinstance(part, Text) else part
+
+    return tuple(structs.replace(one, parts=tuple(hidden(part) for part in one.parts)) for one in messages)
 
 
 def _no_reply(error: LlmError | None) -> ToolError:

@@ -15,7 +15,9 @@ from perdure.effects.promises import TurnScope, unsigned_key
 from perdure.errors import Code, Error
 from perdure.ids import CallId, SessionId, TurnId, without_keys
 from perdure.runtime import answers
+from perdure.runtime.keeping import KeptSecrets
 from perdure.runtime.shared import Compositions
+from perdure.services.secrets import Veil
 from perdure.store.protocol import AlreadyResolved, Resolved
 from perdure.vocab.effects import AwaitEvent, PreparedToolCall
 from perdure.vocab.promises import AwaitEventKey, Cancelled, ClientResult, Err, Ok, Resolution, TimedOut, UserAnswer
@@ -72,12 +74,22 @@ async def answer(
     scope = _place(rt, session, call)
     key = unsigned_key(scope.id, UserAnswer(call_id=call))
     about, due_at = await _asked(rt, scope, key, CallId(call))
-    plain = _checked(questions_of(about.args), given, call)
+    questions = questions_of(about.args)
+    plain = await _kept(rt, scope, call, questions, _checked(questions, given, call))
     told = answered(plain, by=by, at=rt.clock.wall_ms(), via=_named(via, "where it comes from"))
     resolved = await answers.resolve(rt, key, answers.answer_of(told, None), due_at)
     if isinstance(resolved, AlreadyResolved) and values_of(resolved.resolution) != plain:
         raise _late(CallId(call), resolved.resolution)
     return resolved
+
+
+async def _kept(
+    rt: Runtime, scope: TurnScope, call: str, questions: tuple[Question, ...], given: dict[str, Answer]
+) -> dict[str, Answer]:
+    """The answers as they are recorded: of a secret, the reference."""
+    vault = KeptSecrets(rt.store, rt.secrets, scope.stream, Veil(rt.revealed, scope.stream))
+    secret = {question.id for question in questions if question.kind == "secret"}
+    return {id: await vault.put(call, id, str(one)) if id in secret else one for id, one in given.items()}
 
 
 def _place(rt: Runtime, session: SessionId, call: object) -> TurnScope:

@@ -486,7 +486,8 @@ class Resident:
             return DispatchClient(cast("ToolContext[object]", parent), site, agent.toolbox, shared.threads)
 
         def completions(parent: CallSurface) -> CompletionsClient:
-            return CompletionsClient(cast("ToolContext[object]", parent).body, site, model, self._fetch)
+            ctx = cast("ToolContext[object]", parent)
+            return CompletionsClient(ctx.body, ctx.services.veil, site, model, self._fetch)
 
         return Clients(
             sessions=SessionsClient(site, shared, stream, agent, self._change_tools),

@@ -257,7 +257,9 @@ class Runners:
         )
         around = self._around
         secret = await around.secrets.get(SECRET)
-        return Body(place, controller, self._waits.of(flight.id), around.clock, around.threads, secret)
+        return Body(
+            place, controller, self._waits.of(flight.id), around.clock, around.threads, secret, around.services.veil
+        )
 
     def _attempts_completion(self, item: RunCall, controller: JournaledController) -> AttemptCompletion:
         turn, ref = self._driven.turn, msgspec.structs.replace(item.ref, tail="completion")

@@ -113,6 +113,7 @@ class Runtime:
         self.hub = Hub()
         self.results = Results()
         self.secrets = Secrets(self.store)
+        self.revealed: dict[StreamId, tuple[str, ...]] = {}
         self.approvals = Approvals(self)
         self.worker_id = WorkerId(short_id("w", self.clock.wall_ms()))
         self.worker: Worker | None = None
@@ -187,6 +188,7 @@ class Runtime:
             results=self.results,
             compositions=Compositions(self.store),
             secrets=self.secrets,
+            revealed=self.revealed,
             lounge=Lounge(self._tuning.max_waiting, self._tuning.patience_s),
             work=work,
             permits=Permits(self.store, self.clock, self.worker_id, work),

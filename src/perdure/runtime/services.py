@@ -9,8 +9,10 @@ from perdure.errors import Code, Error
 from perdure.ids import CallId, SessionId, StreamId, Tenant, TurnId, session_stream
 from perdure.runtime.agent import Agent
 from perdure.runtime.editing import checked_title, set_title
+from perdure.runtime.keeping import KeptSecrets
 from perdure.runtime.shared import Shared
 from perdure.runtime.transcript import Transcript
+from perdure.services.secrets import Veil
 from perdure.store.protocol import Store
 from perdure.tools.errors import ToolError
 from perdure.tools.services import Services, SessionInfo
@@ -31,7 +33,10 @@ def services_of(
 ) -> Services:
     """The services of one turn."""
     sessions = StoredSessions(shared, shared.tenant)
+    veil = Veil(shared.revealed, stream)
     return Services(
+        secrets=KeptSecrets(shared.store, shared.secrets, stream, veil),
+        veil=veil,
         locale=agent.locale,
         visible_tool_names=frozenset(contract.name for contract in composition.tools),
         tool_definitions=tuple(contract.definition for contract in composition.tools),

@@ -700,6 +700,7 @@ class Session:
         deleted = await self.runtime.store.delete(self.stream)
         if self.runtime.worker:
             self.runtime.worker.serving.forget(self.stream)
+        self.runtime.revealed.pop(self.stream, None)
         self.runtime.hub.stir(self.stream)
         return deleted
 

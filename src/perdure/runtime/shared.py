@@ -212,6 +212,7 @@ class Shared:
     results: Results
     compositions: Compositions
     secrets: Secrets
+    revealed: dict[StreamId, tuple[str, ...]]
     lounge: Lounge
     work: Work
     permits: Permits

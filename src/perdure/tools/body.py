@@ -26,6 +26,7 @@ from perdure.effects.controller import Begun, Care, JournaledController, Local, 
 from perdure.effects.promises import TurnScope, check_key, signed_key, unsigned_key
 from perdure.errors import Code, Error
 from perdure.ids import CallId, EffectId, check_id, join
+from perdure.services.secrets import Veil
 from perdure.tools.clients.process_events import ProcessEventInfo, ProcessEvents
 from perdure.tools.errors import OutcomeUnknown, ToolError, foremost, message_of, text_of, whole_ms
 from perdure.tools.results import Unstorable, keep
@@ -145,6 +146,7 @@ class Body:
         clock: Clock,
         threads: ToolThreads,
         secret: bytes,
+        veil: Veil | None = None,
     ) -> None:
         self.place = place
         self.controller = controller
@@ -155,6 +157,7 @@ class Body:
         self._clock = clock
         self._threads = threads
         self._secret = secret
+        self._veil = veil or Veil()
         self._used: set[tuple[PartKind, str]] = set()
         self._counted: Counter[str] = Counter()
         self._state: Literal["open", "ended", "parked"] = "open"
@@ -244,7 +247,7 @@ class Body:
         if effect not in _STEP_CARE:
             raise Error(Code.INVALID_ARGUMENT, f"effect={effect!r} of step {name!r} does not exist")
         self._reserve("step", name)
-        command = DurableStep(step_id=name, input=_checked_input(name, given))
+        command = DurableStep(step_id=name, input=self._veil.json(_checked_input(name, given)))
         key = keys.step(self._scope_id, self.place.call, name)
         described = self._envelope(self.place.part("step", name), command, key)
 
@@ -293,12 +296,12 @@ class Body:
 
     def _failed(self, name: str, error: BaseException) -> DurableStepOutcome:
         if isinstance(error, OutcomeUnknown):
-            return DurableStepOutcome(in_doubt=InDoubt(reason="declared", message=message_of(error)))
+            return DurableStepOutcome(in_doubt=InDoubt(reason="declared", message=self._veil.text(message_of(error))))
         kind = type(error).__name__
         if isinstance(error, ToolError):
             failure = StepFailure(
                 code=text_of(error.code).strip() or "tool_error",
-                message=message_of(error),
+                message=self._veil.text(message_of(error)),
                 retry_safe=bool(error.retry_safe),
                 retry_after_ms=whole_ms(error.retry_after_ms),
                 error_type=kind,
@@ -317,7 +320,7 @@ class Body:
         if kept.size > MAX_STEP_BYTES:
             message = f"the step {name} did run, but its result is {kept.size} bytes; at most {MAX_STEP_BYTES} are kept"
             return DurableStepOutcome(error=StepFailure(code="step_result_too_large", message=message))
-        return DurableStepOutcome(value=kept.value)
+        return DurableStepOutcome(value=self._veil.json(kept.value))
 
     def now(self) -> Json:
         """The time as text."""

@@ -76,12 +76,6 @@ class _Questions(RawArguments):
         if isinstance(bound, Failure):
             return bound
         questions = questions_of(args)
-        if any(question.kind == "secret" for question in questions):
-            return Failure(
-                code="secret_questions_unavailable",
-                message="Secrets cannot be asked for: nothing here keeps them out of the log. Nobody was asked",
-                failure_class="unavailable",
-            )
         problem = problem_of_questions(questions)
         message = f"The questions cannot be asked; nobody was. {problem}"
         return Failure(code="invalid_tool_args", message=message, failure_class="invalid") if problem else bound
@@ -97,7 +91,8 @@ def asking(*, timeout: float | str | None = "1d", name: str = ASK_USER) -> AnyTo
     """
     description = (
         "Ask the person you work for, when you cannot go on without their answer. Ask everything you need at once. "
-        "kind is choice (with options; default is what counts if nobody answers) or text. Never ask for secrets."
+        "kind is choice (with options; default is what counts if nobody answers), text, or secret: then the answer is "
+        "a reference, such as secret:…, to hand to a tool that takes one. Ask for passwords and keys only as secret."
     )
     made = raw_tool(
         _elsewhere,

@@ -21,6 +21,7 @@ from perdure.observe.emit import (
     ToolOutputDeltaData,
     ToolProgressData,
 )
+from perdure.services.secrets import SecretStore
 from perdure.tools.body import Body
 from perdure.tools.clients.process_events import ProcessEventInfo
 from perdure.tools.clients.progress import ProgressSender, SandboxMessage
@@ -242,6 +243,17 @@ class ToolContext(CallSurface, DurableOps, CompletionOps, Generic[Deps]):
             raise missing("result_reader")
         return self.services.result_reader
 
+    @property
+    def secrets(self) -> SecretStore:
+        """What people gave this session in secret, by reference: `(await ctx.secrets.get(ref)).reveal()`.
+
+        A value that was read is replaced by `[secret]` in whatever tools of this session say from then on. A
+        `ToolError` that says so, if there is no such service.
+        """
+        if self.services.secrets is None:
+            raise missing("secrets")
+        return self.services.secrets
+
     def visible_tools(self) -> tuple[ToolDefinition, ...]:
         """The definitions of the agent's tools that the model knows of, as it was told them."""
         visible, found = self.visible_tool_names, self.services.tool_definitions
@@ -261,11 +273,14 @@ class ToolContext(CallSurface, DurableOps, CompletionOps, Generic[Deps]):
 
     def emit_progress(self, message: str) -> None:
         """Tell observers how far the call is. Best effort: never stored, never waited for, and nothing fails by it."""
-        self._emit(ToolProgressData(self.call_id, self.tool_name, message))
+        self._emit(ToolProgressData(self.call_id, self.tool_name, self._veiled(message)))
 
     def emit_tool_output(self, delta: str, stream: str = "stdout") -> None:
         """Show observers a piece of what the call prints. Best effort, as `emit_progress`."""
-        self._emit(ToolOutputDeltaData(self.call_id, self.tool_name, delta, stream))
+        self._emit(ToolOutputDeltaData(self.call_id, self.tool_name, self._veiled(delta), stream))
+
+    def _veiled(self, text: str) -> str:
+        return self.services.veil.text(text) if isinstance(text, str) else text  # pyright: ignore[reportUnnecessaryIsInstance] - whatever a tool says
 
     @property
     def progress(self) -> ProgressSender:

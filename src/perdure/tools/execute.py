@@ -14,9 +14,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from msgspec.structs import replace
+
 from perdure.codec import Json
 from perdure.effects.attachments import check_bytes
 from perdure.errors import Code, Error
+from perdure.services.secrets import Veil
 from perdure.tools.body import Parked
 from perdure.tools.catalog import Runnable
 from perdure.tools.ceiling import MAX_KEPT_BYTES
@@ -109,6 +112,35 @@ async def run_attempt(
     body), gets a grace of 50 ms, and is left behind if it ignores that. What it says within the grace counts; otherwise
     the caller's own cancellation is raised.
     """
+    beside = sidecar or Sidecar()
+    output = await _attempt(prepared, ctx, threads, left_ms, may_start, beside)
+    return output if isinstance(output, PendingCompletion) else _veiled(output, beside, ctx.services.veil)
+
+
+def _veiled(output: ToolOutput, beside: Sidecar, veil: Veil) -> ToolOutput:
+    """What the tool says, without the secrets it knows."""
+    if beside.raw_output is not None:
+        beside.raw_output = veil.text(beside.raw_output)
+    match output:
+        case Success(value=value):
+            return replace(output, value=veil.json(value))
+        case Failed(failure=failure):
+            hidden = replace(failure, message=veil.text(failure.message), code=veil.text(failure.code))
+            return replace(output, failure=hidden)
+        case InDoubt(message=message):
+            return replace(output, message=veil.text(message))
+        case NotRun():
+            return output
+
+
+async def _attempt(
+    prepared: Prepared,
+    ctx: ToolContext[object],
+    threads: ToolThreads,
+    left_ms: int | None,
+    may_start: Callable[[], bool],
+    beside: Sidecar,
+) -> ToolOutput | PendingCompletion:
     tool = prepared.tool
     if prepared.contract.client_side:
         message = f"{ctx.tool_name} is run by the client, and nothing here can wait for that"
@@ -121,7 +153,6 @@ async def run_attempt(
             ctx.body.enter()
         return tool.invoke(ctx, prepared.arguments)
 
-    beside = sidecar or Sidecar()
     limit_ms = prepared.durability.timeout_ms if left_ms is None else left_ms
     if limit_ms is not None and limit_ms <= 0:
         return _timed_out(TimedOut(NotStarted("its time was over before it could start")), prepared, ctx, beside)
@@ -183,7 +214,13 @@ async def run_probe(
     finally:
         if pool is not threads:
             pool.close()
-    return _verdict(ended, ctx)
+    match _verdict(ended, ctx):
+        case Happened(value=value):
+            return Happened(ctx.services.veil.json(value))
+        case Unknown(reason=reason):
+            return Unknown(ctx.services.veil.text(reason))
+        case verdict:
+            return verdict
 
 
 # --- running ----------------------------------------------------------------------------------------------------

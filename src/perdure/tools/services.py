@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Protocol
 
 from perdure.ids import CallId, SessionId, Tenant
+from perdure.services.secrets import SecretStore, Veil
 from perdure.tools.errors import ToolError
 from perdure.vocab.messages import Message
 from perdure.vocab.tools import ToolDefinition
@@ -91,6 +92,9 @@ class Services:
     session_store: SessionStore | None = None
     session_mutator: SessionMutator | None = None
     result_reader: ResultReader | None = None
+    secrets: SecretStore | None = None
+    veil: Veil = field(default_factory=Veil, compare=False)
+    """What hides the secrets of the session in whatever its tools say."""
 
     def __repr__(self) -> str:
         # Presence only: services hold connections and credentials.

@@ -1,0 +1,252 @@
+"""What a person gives in secret: kept apart, read by tools, and in no log, event, prompt or file. On every store."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from perdure import Agent, Code, Error, Event, Runtime, Session, ToolContext, ToolError, tool
+from perdure.codec import Json, encode
+from perdure.ids import BlobHash, PromiseId
+from perdure.models.protocol import ModelEvent, ModelReply, ModelRequest, ProviderCall
+from perdure.models.scripted import Answer, ScriptedModel, call, calls, say
+from perdure.services.secrets import Veil
+from perdure.store.aes_gcm import AesGcm
+from perdure.store.protocol import Accepted, AlreadyResolved
+from perdure.tools.client_side import ask_user
+from tests.scenarios.conftest import Desk, NewStore, until
+from tests.scenarios.test_bodies import HURRIED, outputs, status
+from tests.scenarios.test_client_side import begun, refusal, waiting_question
+
+VALUE = 'hunter2-Zürich-"quoted"'
+ASKED: dict[str, Json] = {"id": "token", "question": "The API token?", "kind": "secret"}
+ASK = call("ask_user", questions=[ASKED])
+
+
+class Handing:
+    """Follows a script, and hands the newest reference in the conversation to whatever takes `$ref`."""
+
+    name = "handing"
+
+    def __init__(self, *steps: Answer) -> None:
+        self._script = ScriptedModel(*steps)
+        self.prompts: list[str] = []
+
+    async def stream(self, request: ModelRequest) -> AsyncIterator[ModelEvent]:
+        shown = f"{request.instructions} {encode(request.messages).decode()}"
+        self.prompts.append(shown)
+        found = re.findall(r"secret:[0-9a-f]{32}", shown)
+        async for event in self._script.stream(request):
+            if isinstance(event, ModelReply) and found:
+                yield replace(event, parts=tuple(_handed(part, found[-1]) for part in event.parts))
+            else:
+                yield event
+
+
+def _handed(part: object, reference: str) -> object:
+    return (
+        replace(part, arguments=part.arguments.replace("$ref", reference)) if isinstance(part, ProviderCall) else part
+    )
+
+
+used: list[str] = []
+
+
+async def read(ctx: ToolContext, token: str) -> str:
+    value = (await ctx.secrets.get(token)).reveal()
+    used.append(value)
+    return value
+
+
+@tool
+async def login(ctx: ToolContext, token: str) -> Json:
+    """Log in, and say too much."""
+    value = await read(ctx, token)
+    ctx.emit_progress(f"using {value}")
+    ctx.emit_tool_output(f"> {value}\n")
+    return {"said": f"logged in with {value}", value: [value, {"deep": f"<{value}>"}]}
+
+
+@tool
+async def fail(ctx: ToolContext, token: str) -> str:
+    """Fail, and say why."""
+    value = await read(ctx, token)
+    raise ToolError(f"{value} is wrong", code=f"no-{value}")
+
+
+@tool
+async def much(ctx: ToolContext, token: str) -> str:
+    """More than is shown."""
+    return "x" * 70_000 + await read(ctx, token)
+
+
+@tool(effect="resumable")
+async def steps(ctx: ToolContext, token: str) -> str:
+    """Pass it to a step and to a model."""
+    value = await read(ctx, token)
+
+    async def same(given: str) -> str:
+        return given
+
+    async def worse(given: str) -> str:
+        raise ToolError(f"not {given}")
+
+    stepped = await ctx.step("same", same, value)
+    with pytest.raises(ToolError):
+        await ctx.step("worse", worse, value)
+    reply = await ctx.direct_completions.complete(f"Is {value} a good password?", "test")
+    return f"{stepped} {reply.text}"
+
+
+TOOLS = (ask_user, login, fail, much, steps)
+EVERYTHING = (ASK, calls(*(call(name, token="$ref") for name in ("login", "fail", "much", "steps"))), say("done"))
+
+
+def spelled(value: str) -> list[bytes]:
+    """The value as it could stand in a file."""
+    return [value.encode(), encode(value).strip(b'"'), value.encode("utf-16-le")]
+
+
+def found_in_files(folder: Path, value: str) -> list[Path]:
+    files = [file for file in folder.rglob("*") if file.is_file()]
+    return [file for file in files if any(bad in file.read_bytes() for bad in spelled(value))]
+
+
+async def rows_of(session: Session) -> bytes:
+    return b"\n".join(row.data for row in await session.rows())
+
+
+async def test_the_value_is_used_and_is_nowhere_else(desk: Desk, tmp_path: Path) -> None:
+    used.clear()
+    model = Handing(*EVERYTHING)
+    session = await begun(desk, model, *TOOLS)  # pyright: ignore[reportArgumentType] - a model of its own
+    item = await waiting_question(session)
+    seen: list[Event] = []
+
+    async def watch() -> None:
+        async for event in session.events():
+            seen.append(event)
+
+    watching = asyncio.create_task(watch())
+    assert await session.answer(item.id, {"token": VALUE}, by="ann") == Accepted()
+    await status(session, "idle")
+    watching.cancel()
+    assert used == [VALUE] * 4
+    asked, logged_in, failed, long, stepped = outputs(await session.history())
+    answer = asked["answers"]["token"]
+    assert re.fullmatch("secret:[0-9a-f]{32}", answer["value"])
+    assert (answer["answered_by"], answer["by"]) == ("person", "ann")
+    assert logged_in == {"said": "logged in with [secret]", "[secret]": ["[secret]", {"deep": "<[secret]>"}]}
+    assert failed == {"error": "[secret] is wrong", "code": "no-[secret]"}
+    assert "xxx" in str(long)
+    assert stepped.startswith("[secret] ")
+    [spilled] = re.findall(rb'"spilled":{"hash":"([0-9a-f]{64})', await rows_of(session))
+    blob = await session.runtime.store.blob(BlobHash(spilled.decode()), stream=session.stream)
+    assert b"[secret]" in blob.data
+    everything = "\n".join([*map(repr, seen), *map(str, seen), *model.prompts, repr(await session.pending())])
+    assert "[secret] a good password?" in everything
+    for bad in spelled(VALUE)[:2]:
+        assert bad.decode() not in everything
+        assert bad not in await rows_of(session)
+    assert found_in_files(tmp_path, VALUE) == []
+
+
+async def test_the_first_answer_stands_and_the_same_again_is_the_same(desk: Desk) -> None:
+    session = await begun(desk, ScriptedModel(ASK, say("ok")), ask_user)
+    item = await waiting_question(session)
+    for wrong in ("", "  ", 7, "x" * 20_000):
+        with pytest.raises(Error) as caught:
+            await session.answer(item.id, {"token": wrong}, by="ann")  # pyright: ignore[reportArgumentType] - whatever people say
+        assert refusal(caught.value) is Code.ANSWER_INVALID
+    assert await session.answer(item.id, {"token": "first"}, by="ann") == Accepted()
+    assert isinstance(await session.answer(item.id, {"token": "first"}, by="bob"), AlreadyResolved)
+    with pytest.raises(Error) as caught:
+        await session.answer(item.id, {"token": "second"}, by="bob")
+    assert refusal(caught.value) is Code.TOOL_CALL_ANSWERED
+    assert "second" not in str(caught.value)
+
+
+async def test_another_worker_reads_it_after_a_restart_and_only_in_its_session(desk: Desk) -> None:
+    used.clear()
+    first = await begun(desk, Handing(ASK, say("kept")), ask_user)  # pyright: ignore[reportArgumentType] - a model of its own
+    await first.answer((await waiting_question(first)).id, {"token": VALUE}, by="ann")
+    await status(first, "idle")
+    [asked] = outputs(await first.history())
+    reference = asked["answers"]["token"]["value"]
+    await first.runtime.drain(5)
+    rt = await desk.open(ScriptedModel(call("login", token=reference), say("ok")), login, tuning=HURRIED)
+    assert (await (await rt.session("s", agent="a")).ask("log in", timeout=20)).startswith("ok")
+    assert used == [VALUE]
+    other = await rt.session("other", agent="a")
+    await other.ask("log in", timeout=20)
+    assert [output["code"] for output in outputs(await other.history())] == ["secret_unknown"]
+    assert used == [VALUE]
+
+
+async def test_deleting_a_session_deletes_what_it_kept(desk: Desk) -> None:
+    session = await begun(desk, ScriptedModel(ASK, say("kept")), ask_user)
+    await session.answer((await waiting_question(session)).id, {"token": VALUE}, by="ann")
+    await status(session, "idle")
+    [asked] = outputs(await session.history())
+    kept = PromiseId(asked["answers"]["token"]["value"])
+    store = session.runtime.store
+    assert await store.peek(kept) is not None
+    assert await session.delete()
+    assert await store.peek(kept) is None
+    assert VALUE not in str(session.runtime.revealed)
+
+
+async def test_a_reference_that_a_model_made_up_is_told_to_it(desk: Desk) -> None:
+    wrong = ("secret:" + "0" * 32, "secret:", "", "hunter2", VALUE)
+    script = (calls(*(call("login", token=one) for one in wrong)), say("ok"))
+    session = await begun(desk, ScriptedModel(*script), login)
+    await status(session, "idle")
+    assert {output["code"] for output in outputs(await session.history())} == {"secret_unknown"}
+
+
+async def test_where_there_is_no_such_service_a_tool_says_so() -> None:
+    ctx = ToolContext(session_id="s", turn_id="t", call_id="c", tool_name="login", tenant="default")  # pyright: ignore[reportArgumentType] - plain ids will do
+    with pytest.raises(ToolError, match="Secrets not available in this context"):
+        _ = ctx.secrets
+
+
+async def test_with_a_codec_it_is_encrypted_by_that_too(new_store: NewStore) -> None:
+    codec = AesGcm({"k": AesGcm.new_key()})
+    used.clear()
+    agent = Agent("a", model=Handing(ASK, call("login", token="$ref"), say("ok")), tools=[ask_user, login])
+    async with Runtime(new_store(), agents=[agent], codec=codec, tuning=HURRIED) as rt:
+        session = await rt.session("s", agent="a")
+        sent = await session.send("go")
+        await until(lambda: _asked(session))
+        [item] = await session.pending()
+        await session.answer(item.id, {"token": VALUE}, by="ann")
+        assert (await sent.result(20)).status == "finished"
+    assert used == [VALUE]
+
+
+async def _asked(session: Session) -> bool:
+    return bool(await session.pending())
+
+
+def test_a_veil_hides_values_wherever_they_are_and_short_ones_only_alone() -> None:
+    veil = Veil()
+    veil.add("pass")
+    veil.add("password-1")
+    veil.add("47")
+    veil.add("")
+    assert veil.text("my password-1 and pass") == "my [secret] and [secret]"
+    assert veil.json([47, 47.5, True, None, "47", "a 47", 470]) == [
+        "[secret]",
+        47.5,
+        True,
+        None,
+        "[secret]",
+        "a 47",
+        470,
+    ]
+    assert Veil().json({"a": 1}) == {"a": 1}
