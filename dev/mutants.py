@@ -412,6 +412,35 @@ MUTANTS = [
         f"{STORES}::TestSqlite::test_who_looks_for_some_finds_them_for_whatever_there_is_to_do",
     ),
     Mutant(
+        "suspects are taken like everything else",
+        "runtime/worker.py",
+        "            if not await self._try_a_suspect(full):",
+        "            if True:",
+        "tests/scenarios/test_takeover.py::test_suspects_are_tried_one_at_a_time[sqlite]",
+        also=Mutant("", "runtime/worker.py", "            suspects=suspects,", '            suspects="also",', ""),
+    ),
+    Mutant(
+        "a trial keeps nobody from beginning",
+        "runtime/trials.py",
+        "self._suspect, self._waits_since, self._crowd.trial = stream, None, True",
+        "self._suspect, self._waits_since, self._crowd.trial = None, None, True",
+        "tests/scenarios/test_takeover.py::test_suspects_are_tried_one_at_a_time[sqlite]",
+    ),
+    Mutant(
+        "what is ours and not served is passed over",
+        "store/postgres/queries.sql",
+        "            s.owner IS NULL OR s.owner <> ALL ($4::text[])",
+        "            s.owner IS NULL OR (s.owner <> ALL ($4::text[]) AND s.owner <> $3)",
+        f"{STORES}::TestPostgres::test_a_worker_is_offered_the_turn_it_holds_and_does_not_drive",
+    ),
+    Mutant(
+        "whoever got further is a suspect",
+        "store/sqlite/queries.sql",
+        "AND s.takeovers > 0 AND s.stuck_seq =",
+        "AND s.takeovers > 0 AND 0 <>",
+        f"{STORES}::TestSqlite::test_a_suspect_is_what_more_than_one_owner_left_behind_without_a_record",
+    ),
+    Mutant(
         "an idle session is its holder's for ever",
         "store/sqlite/queries.sql",
         "            OR (k.waited AND s.active = 0",
@@ -428,8 +457,8 @@ MUTANTS = [
     Mutant(
         "what is taken from an idle owner counts as taken over",
         "store/sqlite/claims.py",
-        "if other and not alive else 0",
-        "if other else 0",
+        "takeovers = 0 if alive or owner is None else",
+        "takeovers = 0 if owner is None else",
         f"{STORES}::TestSqlite::test_what_an_idle_owner_leaves_waiting_is_ready_for_others",
     ),
     Mutant(

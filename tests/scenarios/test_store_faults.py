@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable
+from typing import TYPE_CHECKING, cast
 
 import pytest
 
-from perdure import Agent, Code, Runtime, ToolContext, tool
+from perdure import Agent, Code, Error, Runtime, Session, ToolContext, Tuning, tool
+from perdure.ids import WorkerId
 from perdure.models.scripted import ScriptedModel, call, say
-from perdure.store.protocol import Store
+from perdure.store.protocol import EVERYTHING, Ready, Serves, Store
 from perdure.testing.faults import Side, faulty
 from perdure.vocab.messages import ToolResult
 from perdure.vocab.records import EffectSettled, TurnEnded
+from tests.scenarios.conftest import until
 
 NewStore = Callable[[], Store]
 
@@ -52,3 +56,51 @@ async def test_a_failed_append_is_sorted_out_by_the_log(new_store: NewStore, at:
         elif not ran:
             # the intent became durable and its append failed: nobody dispatched, and the log cannot know that
             assert results[0].output["code"] == "outcome_unknown"
+
+
+async def over(session: Session) -> bool:
+    rows = await session.rows()
+    return [row.record.status for row in rows if isinstance(row.record, TurnEnded)] == ["finished"]
+
+
+class Mumbling:
+    """A store that takes what is ready and does not say so, once."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self.lost: list[Ready] = []
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(self._store, name)
+
+    async def claim_ready(
+        self, worker: WorkerId, *, limit: int, now: int, serves: Serves = EVERYTHING
+    ) -> tuple[Ready, ...]:
+        found = await self._store.claim_ready(worker, limit=limit, now=now, serves=serves)
+        if any(ready.claim for ready in found) and not self.lost:
+            self.lost.extend(found)
+            raise Error(Code.STORE_UNAVAILABLE, "nobody heard the answer")
+        return found
+
+
+async def test_a_turn_whose_claim_nobody_heard_of_is_served_all_the_same(new_store: NewStore) -> None:
+    @tool(effect="pure")
+    async def ponder() -> str:
+        """Ponder."""
+        if not mumbling.lost:
+            pondering.set()
+            await asyncio.sleep(60)
+        return "pondered"
+
+    mumbling, pondering = Mumbling(new_store()), asyncio.Event()
+    agent = Agent("a", model=ScriptedModel(call("ponder"), say("ok")), tools=[ponder])
+    async with Runtime(new_store(), agents=[agent], tuning=Tuning(drain_s=0)) as rt:
+        sent = await (await rt.session("s", agent="a")).send("go")
+        async with asyncio.timeout(20):
+            await pondering.wait()
+    async with Runtime(cast("Store", mumbling), agents=[agent]) as rt:
+        session = rt.existing("s")
+        await until(lambda: over(session), seconds=40)
+    assert [ready.stream for ready in mumbling.lost] == [sent.session.stream]

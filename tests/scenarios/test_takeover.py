@@ -159,3 +159,34 @@ async def test_keeping_a_hundred_sessions_costs_one_write_per_renewal(bench: Ben
         assert counters.commits - commits <= counting.asked["renew"] - renewals
         held = [worker.held for worker in await bench.store.workers() if worker.id == rt.worker_id]
         assert held == [len(SESSIONS)]
+
+
+async def ended(store: Store, streams: list[StreamId]) -> int:
+    rows = [row for stream in streams for row in await store.read(stream)]
+    return sum(row.kind == "turn_ended" for row in rows)
+
+
+async def test_suspects_are_tried_one_at_a_time(bench: Bench) -> None:
+    """What two workers left as they found it; and whoever sends has a worker that would like to begin at once."""
+    store, streams = bench.store, SESSIONS[:4]
+    for stream in streams:
+        await store.admit(said(stream, "hello", agent="a"))
+    for worker in (WorkerId("first"), WorkerId("second")):
+        await store.register(worker, pid=1, version="1", now=0)
+        for stream in streams:
+            assert isinstance(await store.claim(stream, worker), Claim)
+        bench.kill(worker)
+    busy = Reluctant(await bench.reopen())
+    agent = Agent("a", model=ScriptedModel(say("done")))
+    async with Runtime(cast("Store", busy), agents=[agent], tuning=Tuning(clock=bench.clock)) as rt:
+        await reached(lambda: len(busy.taken) == 1)
+        for stream in streams:
+            await rt.existing(stream.rpartition(":")[2]).send("and another")
+        await (await rt.session("new", agent="a")).send("me too")
+        await asyncio.sleep(0.6)  # a look for work or two, which could take more
+        assert len(busy.taken) == 1, "nothing is begun beside it"
+        busy.readable.set()
+        async with asyncio.timeout(50):
+            while await ended(store, [*streams, stream_of("new")]) < 9:  # noqa: ASYNC110 - the worker does it
+                await asyncio.sleep(0.02)
+    assert sorted(set(busy.taken)) == sorted([*streams, stream_of("new")])

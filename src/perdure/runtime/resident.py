@@ -117,11 +117,15 @@ class Resident:
         self.parked = False
         self._opened_at = 0
         self._stuck = claim.takeovers >= MAX_TAKEOVERS
+        self.on_record: Callable[[], None] | None = None
 
     # --- what the stream tells us
 
     def durable(self, records: tuple[Record, ...], plan: Plan, receipt: Receipt) -> None:
         """Our facts are durable: fold them, and let the world see them."""
+        if records and self.on_record is not None:
+            self.on_record()
+            self.on_record = None
         for index, record in enumerate(records):
             self._fold(Seq(receipt.first_seq + index), record)
             if (instead := self._waiting.joined(record)) is not None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Collection
+from functools import partial
 
 from perdure.errors import Code, Error
 from perdure.ids import StreamId, TurnId
@@ -16,6 +17,7 @@ from perdure.inbox.items import Input
 from perdure.runtime.orphans import Orphans
 from perdure.runtime.resident import Offer, Resident
 from perdure.runtime.shared import Shared
+from perdure.runtime.trials import Trials
 from perdure.store.protocol import Claim, Ready
 
 log = logging.getLogger("perdure.runtime")
@@ -36,6 +38,7 @@ class Serving:
         self._shared = shared
         self._on_room = on_room
         self.more_waits = False  # the last look for work found as much as there was room for
+        self.trials = Trials(shared.crowd, on_room=on_room)
         self._orphans = Orphans(shared.store, shared.clock, shared.loose_ends)
         self._tasks: dict[StreamId, asyncio.Task[None]] = {}
         self._claims: dict[StreamId, Claim] = {}
@@ -68,6 +71,11 @@ class Serving:
         return may and self.free > 0
 
     @property
+    def running(self) -> int:
+        """How many sessions are being served."""
+        return len(self._tasks)
+
+    @property
     def busy(self) -> tuple[StreamId, ...]:
         """What is being served, or cannot be now."""
         return (*self._tasks, *self.unknown_agents, *self._resting)
@@ -82,6 +90,11 @@ class Serving:
             self._leave(stream)
         elif not served:
             self._found.add(stream)
+
+    def on_trial(self, stream: StreamId) -> None:
+        """It was found, and is a suspect."""
+        if stream in self._tasks:
+            self.trials.begin(stream)
 
     def poke(
         self, stream: StreamId, claim: Claim | None = None, turn: TurnId | None = None, *, in_order: bool = False
@@ -178,12 +191,15 @@ class Serving:
 
     async def _claim(self, stream: StreamId) -> Resident | None:
         claim = self._claims.pop(stream, None)
-        if claim is None and stream not in self._found and await self._only_waits(stream):
+        if claim is None and stream not in self._found and await self._must_wait(stream):
             return None
         claim = claim or await self._shared.store.claim(stream, self._shared.worker)
         if not isinstance(claim, Claim):
             return None
         resident = self.residents[stream] = Resident(self._shared, claim)
+        if self.trials.claimed(claim):
+            log.warning("a turn that ended its last workers is tried once more, alone", extra={"stream": stream})
+            resident.on_record = partial(self.trials.over, stream)
         return resident
 
     def _begun(self, stream: StreamId) -> None:
@@ -193,16 +209,21 @@ class Serving:
             self.more_waits = False
             self._on_room()
 
-    async def _only_waits(self, stream: StreamId) -> bool:
-        """Whether the turn is parked and nothing has happened to it: an input that was sent meanwhile is not enough."""
-        if any(is_news(row.item) for row in await self._shared.store.inbox(stream)):
-            return False
+    async def _must_wait(self, stream: StreamId) -> bool:
+        """Whether the turn is parked and nothing has happened to it: an input that was sent meanwhile is not enough. Or
+        its owner is gone: it may be a suspect, and whose turn it is then, the store knows."""
         info = await self._shared.store.stream(stream)
-        return info is not None and info.parked
+        if info is None:
+            return False
+        if info.owner not in (None, self._shared.worker) and not info.owner_alive:
+            self._on_room()
+            return True
+        return info.parked and not any(is_news(row.item) for row in await self._shared.store.inbox(stream))
 
     def _served(self, stream: StreamId) -> None:
         del self._tasks[stream]
         self._begun(stream)
+        self.trials.over(stream)
         if (turn := self._coming.pop(stream, None)) is not None:
             self._shared.results.leave(turn)  # if it has not run by now, it may run elsewhere
         left = stream not in self._refold and self._leave(stream)

@@ -179,9 +179,16 @@ class LooseEnds:
 
 @dataclass(slots=True)
 class Crowd:
-    """Whether more sessions are ready than this worker has seats for: then everybody waits for its turn."""
+    """Whether whoever could begin a turn here must wait: more sessions are ready than there are seats, or one of them
+    is on trial."""
 
-    waiting: bool = False
+    full: bool = False
+    trial: bool = False
+
+    @property
+    def waiting(self) -> bool:
+        """Whether everybody waits for its turn."""
+        return self.full or self.trial
 
 
 class Host(Protocol):

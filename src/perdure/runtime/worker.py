@@ -17,7 +17,7 @@ from perdure.errors import Error
 from perdure.ids import StreamId, Tenant, TurnId, stream_names
 from perdure.runtime.serving import Serving
 from perdure.runtime.shared import Shared
-from perdure.store.protocol import Claim, Serves
+from perdure.store.protocol import Claim, Serves, Suspects
 
 log = logging.getLogger("perdure.runtime")
 
@@ -69,28 +69,45 @@ class Worker:
         """Take up what is ready, as far as there are seats: here, and in queues that have a number of them."""
         full: list[str] = []
         try:
-            await self._scan_without(full)
+            if not await self._try_a_suspect(full):
+                await self._scan_without(full)
         finally:
             self._shared.permits.wait_only_for(full)
 
+    async def _try_a_suspect(self, full: list[str]) -> bool:
+        """Take up one suspect, if there is any and it is calm here. Whether everything else has to wait."""
+        serving, trials = self.serving, self.serving.trials
+        if trials.hot:
+            return True
+        if serving.closed or not trials.due or not serving.room:
+            return False
+        found = await self._look(1, suspects="only")
+        if not found:
+            trials.none_waits()
+            return False
+        if not trials.calm(serving.running):
+            return True
+        taken = await self._take_up(found, full, suspects="only")
+        for stream in taken:
+            serving.on_trial(stream)
+        if not taken:
+            trials.none_waits()
+        return True
+
     async def _scan_without(self, full: list[str]) -> None:
         """Take up what is ready; `full` are the queues that turn out to have no seat."""
-        serving, crowd, permits = self.serving, self._shared.crowd, self._shared.permits
+        serving, crowd = self.serving, self._shared.crowd
         while not serving.closed:
             free, room = serving.free, serving.room
             if free and not room:
                 return  # enough to begin with
             found = await self._first(room + 1, without=tuple(full))
             serving.more_waits = len(found) > room
-            crowd.waiting = serving.more_waits and room == free
+            crowd.full = serving.more_waits and room == free
             if not found or not room:
                 return
-            seats, taken, known = dict.fromkeys(found[:room], ""), set[StreamId](), len(full)
-            try:
-                await self._sit_down(seats, full)
-                await self._take(seats, taken)
-            finally:
-                permits.leave(*(stream for stream, queue in seats.items() if queue and stream not in taken))
+            known = len(full)
+            taken = await self._take_up(found[:room], full, suspects="not")
             if len(full) == known and (taken or not self._line):
                 return
 
@@ -109,16 +126,35 @@ class Worker:
             self._line_until = now + LINE_S
         return tuple(islice(self._line, limit))
 
+    async def _take_up(self, found: tuple[StreamId, ...], full: list[str], *, suspects: Suspects) -> set[StreamId]:
+        """Claim as many as were found, those that need a seat of their queue if they get one: which were taken."""
+        seats, taken = dict.fromkeys(found, ""), set[StreamId]()
+        try:
+            await self._sit_down(seats, full, suspects)
+            for queue in dict.fromkeys(seats.values()):
+                seated = tuple(stream for stream in seats if seats[stream] == queue)
+                await self._take_of(queue, seated, taken, suspects)
+        finally:
+            left = (stream for stream, queue in seats.items() if queue and stream not in taken)
+            self._shared.permits.leave(*left)
+        return taken
+
     async def _look(
-        self, limit: int, *, without: tuple[str, ...] = (), queue: str = "", only: Sequence[StreamId] | None = None
+        self,
+        limit: int,
+        *,
+        without: tuple[str, ...] = (),
+        queue: str = "",
+        only: Sequence[StreamId] | None = None,
+        suspects: Suspects = "not",
     ) -> tuple[StreamId, ...]:
-        serves = replace(self._serves(), without=without, only=None if only is None else tuple(only))
+        serves = replace(self._serves(suspects), without=without, only=None if only is None else tuple(only))
         if queue:
             serves = replace(serves, queues=(queue,))
         shared = self._shared
         return await shared.store.claimable(shared.worker, limit=limit, now=shared.clock.wall_ms(), serves=serves)
 
-    def _serves(self) -> Serves:
+    def _serves(self, suspects: Suspects) -> Serves:
         shared = self._shared
         return Serves(
             tenant=None if shared.work.all_tenants else shared.tenant,
@@ -126,13 +162,16 @@ class Worker:
             queues=shared.work.served,
             besides=self.serving.busy,
             recent=tuple(self._recent),
+            suspects=suspects,
         )
 
-    async def _sit_down(self, seats: dict[StreamId, str], full: list[str]) -> None:
+    async def _sit_down(self, seats: dict[StreamId, str], full: list[str], suspects: Suspects) -> None:
         """Find out who has a seat: in `seats` stays who needs none, or has one of the queue that is noted there. Queues
         that have none left are added to `full`."""
         for queue in self._shared.work.caps:
-            waiting = await self._look(len(seats), queue=queue, only=tuple(seats)) if seats else ()
+            if not seats:
+                return
+            waiting = await self._look(len(seats), queue=queue, only=tuple(seats), suspects=suspects)
             granted = await self._shared.permits.seats(queue, waiting) if waiting else set[StreamId]()
             for stream in waiting:
                 if stream in granted:
@@ -142,17 +181,16 @@ class Worker:
             if len(granted) < len(waiting):
                 full.append(queue)
 
-    async def _take(self, seats: dict[StreamId, str], taken: set[StreamId]) -> None:
+    async def _take_of(
+        self, queue: str, streams: tuple[StreamId, ...], taken: set[StreamId], suspects: Suspects
+    ) -> None:
         """Claim them, each only if it is still in the queue in which it has its seat."""
-        for queue in dict.fromkeys(seats.values()):
-            await self._take_of(queue, tuple(stream for stream in seats if seats[stream] == queue), taken)
-
-    async def _take_of(self, queue: str, streams: tuple[StreamId, ...], taken: set[StreamId]) -> None:
-        shared, caps, serves = self._shared, self._shared.work.caps, self._serves()
+        shared, caps, serves = self._shared, self._shared.work.caps, self._serves(suspects)
         if queue:
             serves = replace(serves, only=streams, queues=(queue,))
         elif caps or self._line:
             serves = replace(serves, only=streams, without=tuple(caps))
+        if suspects == "not" and not queue:
             for _ in range(min(len(streams), len(self._line))):
                 self._line.popleft()  # whoever is not taken now was taken by somebody else
         now = shared.clock.wall_ms()

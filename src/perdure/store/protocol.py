@@ -18,6 +18,7 @@ from perdure.vocab.promises import PromiseState, Resolution
 from perdure.vocab.records import Row
 
 START = Seq(0)
+Suspects: TypeAlias = Literal["also", "only", "not"]
 PATIENCE_MS = 2_000
 """For how long what waits for an idle stream is left to whoever holds it."""
 
@@ -64,6 +65,9 @@ class Serves:
     all at the ordinary place); `queues` those it serves (None: all), `without` those it leaves alone. `besides` names
     streams that it leaves alone, `only` the ones it is after (None: all). `recent` are the tenants it has served, the
     latest last: among equals those come first that are not in it, or further ahead.
+
+    `suspects` are streams whose owner is gone, and was not the first that went since the last record: what they do may
+    be what kills.
     """
 
     tenant: Tenant | None = None
@@ -73,6 +77,7 @@ class Serves:
     besides: tuple[StreamId, ...] = ()
     only: tuple[StreamId, ...] | None = None
     recent: tuple[Tenant, ...] = ()
+    suspects: Suspects = "also"
 
 
 EVERYTHING = Serves()
@@ -93,7 +98,7 @@ class Claim(msgspec.Struct, frozen=True, gc=False):
     its turn waits.
 
     `takeovers` is more than 0 if it was taken from a worker that did not give it back: how often that has happened
-    since an owner last wrote a record or gave it back.
+    since an owner last wrote a record or gave it back. Who claims what it has already is told the same again.
     """
 
     stream: StreamId
@@ -351,15 +356,15 @@ class Store(Protocol):
     async def claimable(
         self, worker: WorkerId, *, limit: int, now: int, serves: Serves = EVERYTHING
     ) -> tuple[StreamId, ...]:
-        """Streams with work that this worker may drive: nobody alive holds them, or it holds them itself, idle, or
-        whoever holds them leaves them waiting.
+        """Streams with work that this worker may drive: nobody alive holds them, or it holds them itself (those that
+        it drives are `besides`), or whoever holds them leaves them waiting.
 
         Left waiting is what is idle, if its owner has written something under its claim, but nothing in the last
         `PATIENCE_MS` of the store's clock, for which something has been in the inbox. That owner may be full, or too
         old, or not serve that queue any more.
 
-        Work is an inbox row (for a parked stream: one that is news), a due timer, or a turn left unfinished (`active`)
-        by a worker that is gone. A paused stream has none. The highest priority is first; then one stream of every
+        Work is an inbox row (for a parked stream: one that is news), a due timer, or an unfinished turn (`active`). A
+        paused stream has none. The highest priority is first; then one stream of every
         tenant before the second of any; then whoever is ready for longest: since its work came, or since its owner last
         wrote something.
         """

@@ -145,9 +145,10 @@ def scans(node: Cells) -> list[Cells]:
     return [node, *below] if "Relation Name" in node else below
 
 
+@pytest.mark.parametrize("suspects", ["not", "only"])
 @pytest.mark.parametrize("query", ["claimable", "claim_ready"])
 async def test_looking_for_work_does_not_read_the_sessions_that_wait(
-    query: str, admin: Connection, store: PostgresStore, postgres: Server
+    query: str, suspects: str, admin: Connection, store: PostgresStore, postgres: Server
 ) -> None:
     name = store.address.schema
     pages: list[int] = []
@@ -157,8 +158,8 @@ async def test_looking_for_work_does_not_read_the_sessions_that_wait(
         due = session_stream(DEFAULT_TENANT, SessionId("p77"))
         found = await store.claimable(ANN, limit=50, now=10, serves=Serves(tenant=DEFAULT_TENANT))
         assert due in found
-        serves = "'{a,b}', '{default,bulk}', '{0,1}', '{default}', '{}', NULL, '{}', '{x,y}'"
-        values = f"10, 1, 'ann', '{{}}', 'default', {serves}, 50"
+        serves = "'{a,b}', '{default,bulk}', '{0,1}', '{default}', '{}', NULL, '{}'"
+        values = f"10, 1, 'ann', '{{}}', 'default', {serves}, '{suspects}', '{{x,y}}', 50"
         explain = f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) EXECUTE look({values})"
         await admin.execute("SET plan_cache_mode = force_generic_plan")
         await admin.execute(f"PREPARE look AS {queries(name)[query]}")

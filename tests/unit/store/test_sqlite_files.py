@@ -259,6 +259,7 @@ def test_every_named_query_is_valid_for_the_schema() -> None:
                 "limit",
                 "queue",
                 "priority",
+                "suspects",
             ]
             values = dict.fromkeys(names, 1)
             lists = dict.fromkeys(["alive", "besides", "queues", "recent", "without", "only"], "[]") | {"agents": "{}"}

@@ -94,10 +94,18 @@ class Stream:
 
     def taken_over(self) -> int:
         """Count that nobody gave it back; from 1 again if an owner has written anything since the last time."""
-        last_owned = next((stored.row.seq for stored in reversed(self.log) if stored.fence != UNFENCED), 0)
-        self.takeovers = self.takeovers + 1 if self.stuck_seq == last_owned else 1
-        self.stuck_seq = last_owned
+        self.takeovers = self.stuck + 1
+        self.stuck_seq = self._last_owned
         return self.takeovers
+
+    @property
+    def stuck(self) -> int:
+        """How often it was taken over since an owner last wrote anything."""
+        return self.takeovers if self.stuck_seq == self._last_owned else 0
+
+    @property
+    def _last_owned(self) -> int:
+        return next((stored.row.seq for stored in reversed(self.log) if stored.fence != UNFENCED), 0)
 
     def rewrite(self, seq: Seq, data: bytes) -> None:
         """Another payload for a record that stands."""

@@ -523,7 +523,7 @@ class MemoryStore:
         previous, stream.owner = stream.owner, worker
         if previous is None:
             stream.takeovers = 0
-        takeovers = stream.taken_over() if previous not in (None, worker) and not left else 0
+        takeovers = 0 if left else stream.stuck if previous in (None, worker) else stream.taken_over()
         stream.fence = Fence(stream.fence + 1)
         stream.n = 0
         self._extend(worker)
@@ -550,6 +550,9 @@ class MemoryStore:
         ready: list[tuple[Stream, Place, int]] = []
         for stream in self._streams.values():
             since, place = self._work_since(stream, now), _place(stream, serves)
+            suspected = stream.owner not in (None, worker) and stream.stuck > 0
+            if serves.suspects != "also" and suspected is not (serves.suspects == "only"):
+                continue
             if since is not None and place is not None and self._may_drive(stream, worker):
                 ready.append((stream, place, max(since, stream.served_at)))
         ready.sort(key=lambda found: found[2])
@@ -579,7 +582,7 @@ class MemoryStore:
         self._committed()
 
     def _may_drive(self, stream: Stream, worker: WorkerId) -> bool:
-        free = self._gone(stream.owner) if stream.owner != worker else not stream.active
+        free = stream.owner == worker or self._gone(stream.owner)
         return (free or self._left_waiting(stream)) and stream.format <= FORMAT
 
     def _left_waiting(self, stream: Stream) -> bool:

@@ -67,8 +67,8 @@ async def claim(on: Session, leases: Leases, name: StreamId, worker: WorkerId) -
     taken = await on.one("claim_free", name, worker, leases.format)
     if taken is not None:
         on.counters.commits += 1
-        fence, last_seq, previous, parked = taken
-        return Claim(name, fence, last_seq, previous, parked)
+        fence, last_seq, previous, parked, takeovers = taken
+        return Claim(name, fence, last_seq, previous, parked, takeovers)
     holder = await on.one("stream_holder", name)  # most often somebody alive has it: no lock for that
     if holder is not None:
         waiting, *row = holder
@@ -134,8 +134,8 @@ async def _values(on: Session, leases: Leases, asked: Asked) -> tuple[object, ..
     only = None if serves.only is None else list(serves.only)
     return (
         *(asked.now, leases.format, asked.worker, alive, serves.tenant),
-        *(agents, queues, priorities, served, list(serves.besides), only, list(serves.without), list(serves.recent)),
-        asked.limit,
+        *(agents, queues, priorities, served, list(serves.besides), only, list(serves.without)),
+        *(serves.suspects, list(serves.recent), asked.limit),
     )
 
 

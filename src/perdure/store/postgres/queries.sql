@@ -316,7 +316,9 @@ UPDATE perdure.streams AS s SET owner = $2, fence = s.fence + 1, n = 0,
     takeovers = CASE WHEN o.previous IS NULL THEN 0 ELSE s.takeovers END
 FROM (SELECT id, owner AS previous FROM perdure.streams WHERE stream = $1 FOR NO KEY UPDATE) AS o
 WHERE s.id = o.id AND s.format <= $3 AND (o.previous = $2 OR (o.previous IS NULL AND s.paused_at IS NULL))
-RETURNING s.fence, s.last_seq, o.previous, s.parked
+RETURNING s.fence, s.last_seq, o.previous, s.parked, CASE WHEN s.takeovers > 0 AND s.stuck_seq = coalesce((
+    SELECT l.seq FROM perdure.log AS l WHERE l.stream = s.id AND l.fence IS NOT NULL ORDER BY l.seq DESC LIMIT 1
+), 0) THEN s.takeovers ELSE 0 END AS takeovers
 
 -- name: stream_left_waiting
 -- Nothing of it is under way, and something has waited in its inbox for two seconds while its owner wrote nothing. One
@@ -485,7 +487,8 @@ WHERE w.id = ANY ($1::text[]) AND NOT EXISTS (SELECT 1 FROM perdure.streams AS s
 UPDATE perdure.workers SET lease_until = (extract(epoch FROM clock_timestamp()) * 1000)::bigint, lease_ms = 0 WHERE id = $1
 
 -- name: ready
--- Streams with work that a worker may drive, since when, and in which round of their tenant they are served. The lower
+-- Streams with work that a worker may drive, since when, and in which round of their tenant they are served. It is none
+-- of those that are told to be alive, so what it holds itself is among them; what it drives is told as well. The lower
 -- bound of timers is for the planner: of a range it expects few rows and takes the index, whatever the moment is.
 SELECT w.*, row_number() OVER (PARTITION BY w.priority, w.tenant ORDER BY w.since, w.id) AS round FROM (
     SELECT s.id, s.tenant, coalesce(s.priority, a.priority, 0) AS priority,
@@ -502,16 +505,20 @@ SELECT w.*, row_number() OVER (PARTITION BY w.priority, w.tenant ORDER BY w.sinc
     LEFT JOIN unnest($6::text[], $7::text[], $8::int[]) AS a (agent, queue, priority) ON a.agent = s.agent
     WHERE s.paused_at IS NULL AND s.format <= $2 AND ($5::text IS NULL OR s.tenant = $5) AND ($6::text[] IS NULL OR a.agent IS NOT NULL)
         AND s.stream <> ALL ($10::text[]) AND ($11::text[] IS NULL OR s.stream = ANY ($11)) AND (
-            s.owner IS NULL OR (s.owner = $3 AND NOT s.active) OR (s.owner <> $3 AND s.owner <> ALL ($4::text[]))
+            s.owner IS NULL OR s.owner <> ALL ($4::text[])
             OR (k.waited AND NOT s.active AND NOT s.parked AND s.n > 0
                 AND s.served_at <= (extract(epoch FROM clock_timestamp()) * 1000)::bigint - 2000)
-        )
+        ) AND ($13 = 'also' OR ($13 = 'only') = (
+            s.owner IS NOT NULL AND s.owner <> $3 AND s.takeovers > 0 AND s.stuck_seq = coalesce((
+                SELECT l.seq FROM perdure.log AS l WHERE l.stream = s.id AND l.fence IS NOT NULL ORDER BY l.seq DESC LIMIT 1
+            ), 0)
+        ))
     GROUP BY s.id, a.priority, a.queue
 ) AS w WHERE ($9::text[] IS NULL OR w.queue = ANY ($9)) AND w.queue <> ALL ($12::text[])
 
 -- name: claimable
 SELECT s.stream FROM ({ready}) AS r JOIN perdure.streams AS s ON s.id = r.id
-ORDER BY r.priority DESC, r.round, coalesce(array_position($13::text[], r.tenant), 0), r.since, r.id LIMIT $14
+ORDER BY r.priority DESC, r.round, coalesce(array_position($14::text[], r.tenant), 0), r.since, r.id LIMIT $15
 
 -- name: claim_ready
 -- A stream that somebody is just taking is passed over; those that nobody holds are ours at once.
@@ -519,16 +526,16 @@ WITH picked AS (
     SELECT s.id, s.stream, s.owner, r.queue, r.priority, r.round, r.tenant, r.since
     FROM ({ready}) AS r JOIN perdure.streams AS s ON s.id = r.id
     WHERE s.paused_at IS NULL
-        AND (s.owner IS NULL OR (s.owner = $3 AND NOT s.active) OR (s.owner <> $3 AND s.owner <> ALL ($4::text[]))
+        AND (s.owner IS NULL OR s.owner <> ALL ($4::text[])
             OR (NOT s.active AND NOT s.parked AND s.n > 0))
-    ORDER BY r.priority DESC, r.round, coalesce(array_position($13::text[], r.tenant), 0), r.since, r.id LIMIT $14
+    ORDER BY r.priority DESC, r.round, coalesce(array_position($14::text[], r.tenant), 0), r.since, r.id LIMIT $15
     FOR NO KEY UPDATE OF s SKIP LOCKED
 ), taken AS (
     UPDATE perdure.streams AS s SET owner = $3, fence = s.fence + 1, n = 0, takeovers = 0 FROM picked AS p
     WHERE s.id = p.id AND p.owner IS NULL RETURNING s.id, s.fence, s.last_seq, s.parked
 )
 SELECT p.stream, p.queue, t.fence, t.last_seq, t.parked FROM picked AS p LEFT JOIN taken AS t ON t.id = p.id
-ORDER BY p.priority DESC, p.round, coalesce(array_position($13::text[], p.tenant), 0), p.since, p.id
+ORDER BY p.priority DESC, p.round, coalesce(array_position($14::text[], p.tenant), 0), p.since, p.id
 
 -- name: stream_read
 SELECT s.stream, s.tenant, s.kind, s.name, s.agent, s.last_seq, s.fence, s.owner, s.active, s.parked,

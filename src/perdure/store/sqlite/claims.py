@@ -86,7 +86,7 @@ def claim(tx: Tx, name: StreamId, worker: WorkerId) -> Claim | Held | None:
         )
     if paused_at is not None and owner != worker:
         return None
-    takeovers = _taken_over(tx, stream) if other and not alive else 0
+    takeovers = 0 if alive or owner is None else _taken_over(tx, stream, again=owner == worker)
     _take(tx, stream, worker)
     return Claim(name, Fence(fence + 1), last_seq, owner, bool(parked), takeovers)
 
@@ -120,6 +120,7 @@ def claimable(on: Statements, leases: Leases, asked: Asked) -> list[tuple[int, S
         "without": json.dumps(serves.without),
         "besides": json.dumps(serves.besides),
         "recent": json.dumps(serves.recent),
+        "suspects": serves.suspects,
     }
     if serves.only is None:
         return on.all("claimable", values)
@@ -160,12 +161,14 @@ def exchange(tx: Tx, worker: WorkerId, asks: Sequence[Ask], back: Sequence[str],
     return granted
 
 
-def _taken_over(tx: Tx, stream: int) -> int:
-    """Count that nobody gave it back; from 1 again if an owner has written anything since the last time."""
+def _taken_over(tx: Tx, stream: int, *, again: bool) -> int:
+    """Count that nobody gave it back, unless that was counted for us; from 1 again if an owner has written anything
+    since the last time."""
     takeovers, stuck_seq, last_owned = tx.one("stream_stuck", (stream,))
-    count = takeovers + 1 if stuck_seq == last_owned else 1
-    tx.run("stream_taken_over", (count, last_owned, stream))
-    return count
+    stuck = takeovers if stuck_seq == last_owned else 0
+    if not again:
+        tx.run("stream_taken_over", (stuck + 1, last_owned, stream))
+    return stuck if again else stuck + 1
 
 
 def _take(tx: Tx, stream: int, worker: WorkerId) -> None:

@@ -262,7 +262,8 @@ WHERE p.stream IN (SELECT value FROM json_each(:only)) AND t.due_at <= :now
 UNION ALL SELECT id, served_at, 0 FROM streams WHERE stream IN (SELECT value FROM json_each(:only)) AND +active = 1
 
 -- name: ready
--- Streams with work that a worker may drive, since when, and in which round of their tenant they are served.
+-- Streams with work that a worker may drive, since when, and in which round of their tenant they are served. It is none
+-- of those that are told to be alive, so what it holds itself is among them; what it drives is told as well.
 SELECT w.*, row_number() OVER (PARTITION BY w.priority, w.tenant ORDER BY w.since, w.id) AS round FROM (
     SELECT s.id, s.stream, s.tenant, s.owner, coalesce(s.priority, json_extract(a.value, '$[1]'), 0) AS priority,
         coalesce(s.queue, json_extract(a.value, '$[0]'), 'default') AS queue, max(s.served_at, min(k.at)) AS since
@@ -271,10 +272,12 @@ SELECT w.*, row_number() OVER (PARTITION BY w.priority, w.tenant ORDER BY w.sinc
         AND s.stream NOT IN (SELECT value FROM json_each(:besides))
         AND (
             s.owner IS NULL
-            OR (s.owner = :worker AND s.active = 0)
-            OR (s.owner <> :worker AND s.owner NOT IN (SELECT value FROM json_each(:alive)))
+            OR s.owner NOT IN (SELECT value FROM json_each(:alive))
             OR (k.waited AND s.active = 0 AND s.parked = 0 AND s.n > 0 AND s.served_at <= :waited)
-        )
+        ) AND (:suspects = 'also' OR (:suspects = 'only') = (
+            s.owner IS NOT NULL AND s.owner <> :worker AND s.takeovers > 0 AND s.stuck_seq =
+                coalesce((SELECT seq FROM log WHERE stream = s.id AND fence IS NOT NULL ORDER BY seq DESC LIMIT 1), 0)
+        ))
     GROUP BY s.id
 ) AS w WHERE (:queues IS NULL OR w.queue IN (SELECT value FROM json_each(:queues)))
     AND w.queue NOT IN (SELECT value FROM json_each(:without))

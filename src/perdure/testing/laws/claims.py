@@ -12,7 +12,7 @@ from perdure.commit.plan import SetTimer
 from perdure.errors import Code, Error
 from perdure.ids import Fence, PromiseId, Seq, StreamId, WorkerId
 from perdure.inbox.admit import Admitted, wake
-from perdure.store.protocol import PATIENCE_MS, Claim, Held, Ready, Store
+from perdure.store.protocol import PATIENCE_MS, Claim, Held, Ready, Serves, Store
 from perdure.testing.laws.bench import (
     ANN,
     BOB,
@@ -66,7 +66,7 @@ class ClaimLaws:
         assert [await take_over(bench, hold.stream, by) for by in "123"] == [1, 2, 3]
         claim = await bench.store.claim(hold.stream, WorkerId("3"))
         assert isinstance(claim, Claim)
-        assert claim.takeovers == 0, "it has it already"
+        assert claim.takeovers == 3, "it is told again what it may not have heard"
         again = Hold(hold.stream, WorkerId("3"), claim.fence)
         await bench.store.append(again.plan(timers=(SetTimer("t", 5),), active=True))
         assert await take_over(bench, hold.stream, "4") == 4, "an append without a record is no progress"
@@ -75,7 +75,43 @@ class ClaimLaws:
         claim = await bench.store.claim(hold.stream, WorkerId("5"))
         assert isinstance(claim, Claim)
         await bench.store.append(Hold(hold.stream, WorkerId("5"), claim.fence).plan(note("further"), active=True))
+        claim = await bench.store.claim(hold.stream, WorkerId("5"))
+        assert isinstance(claim, Claim)
+        assert claim.takeovers == 0
         assert await take_over(bench, hold.stream, "6") == 1
+
+    async def test_a_suspect_is_what_more_than_one_owner_left_behind_without_a_record(self, bench: Bench) -> None:
+        hold = await held(bench)
+        stuck = hold.stream
+        await bench.store.append(hold.plan(note("begun"), active=True))
+
+        async def seen(by: str) -> tuple[tuple[StreamId, ...], ...]:
+            await enlist(bench, WorkerId(by))
+            return tuple(
+                [
+                    await bench.store.claimable(WorkerId(by), limit=9, now=0, serves=Serves(suspects=which))
+                    for which in ("not", "only", "also")
+                ]
+            )
+
+        bench.kill(ANN)
+        assert await seen("1") == ((stuck,), (), (stuck,)), "one owner that is gone proves nothing"
+        assert await take_over(bench, stuck, "1") == 1
+        assert await seen("1") == ((stuck,), (), (stuck,)), "what is mine is no suspect to me"
+        bench.kill(WorkerId("1"))
+        assert await seen("2") == ((), (stuck,), (stuck,))
+        assert [ready.stream for ready in await bench.store.claim_ready(WorkerId("2"), limit=9, now=0)] == [stuck]
+        assert await bench.store.claim_ready(WorkerId("2"), limit=9, now=0, serves=Serves(suspects="not")) == ()
+        claim = await bench.store.claim(stuck, WorkerId("2"))
+        assert isinstance(claim, Claim)
+        await bench.store.append(Hold(stuck, WorkerId("2"), claim.fence).plan(note("further"), active=True))
+        bench.kill(WorkerId("2"))
+        assert await seen("3") == ((stuck,), (), (stuck,)), "it got further"
+        assert [await take_over(bench, stuck, by) for by in "34"] == [1, 2]
+        claim = await bench.store.claim(stuck, WorkerId("4"))
+        assert isinstance(claim, Claim)
+        await bench.store.append(Hold(stuck, WorkerId("4"), claim.fence).parting(active=True))
+        assert await seen("5") == ((stuck,), (), (stuck,)), "it was given back"
 
     async def test_a_stream_that_was_given_back_is_not_taken_over(self, bench: Bench) -> None:
         hold = await held(bench)
@@ -248,10 +284,25 @@ class ClaimLaws:
 
     async def test_a_worker_is_offered_what_it_holds_idle(self, bench: Bench) -> None:
         hold = await held(bench)
-        await bench.store.admit(said(hold.stream, "more"))
-        assert await offered(bench, ANN) == []
         await bench.store.append(hold.plan(active=False))
+        for row in await bench.store.inbox(hold.stream):
+            await bench.store.append(hold.plan(consume=(row.id,), active=False))
+        assert await offered(bench, ANN) == []
+        await bench.store.admit(said(hold.stream, "more"))
         assert await offered(bench, ANN) == [hold.stream]
+
+    async def test_a_worker_is_offered_the_turn_it_holds_and_does_not_drive(self, bench: Bench) -> None:
+        hold = await parked(bench, active=True)
+        (ready,) = await bench.store.claim_ready(ANN, limit=9, now=0)
+        assert ready.claim is not None, "but suppose that the answer was lost"
+        assert await offered(bench, ANN) == [hold.stream]
+        assert await bench.store.claim_ready(ANN, limit=9, now=0) == (Ready(hold.stream, "default", None),)
+        busy = Serves(besides=(hold.stream,))
+        assert await bench.store.claimable(ANN, limit=9, now=0, serves=busy) == ()
+        assert await bench.store.claim_ready(ANN, limit=9, now=0, serves=busy) == ()
+        claim = await bench.store.claim(hold.stream, ANN)
+        assert isinstance(claim, Claim)
+        await bench.store.append(Hold(hold.stream, ANN, claim.fence).plan(note("goes on")))
 
     async def test_no_more_is_offered_than_asked_for(self, bench: Bench) -> None:
         await enlist(bench, ANN)
