@@ -57,6 +57,8 @@ INTERRUPT = "tests/scenarios/test_interrupting.py"
 PAUSE = "tests/scenarios/test_pausing.py"
 QUEUE = "tests/scenarios/test_queueing.py"
 SECRETS = "tests/scenarios/test_secrets.py"
+FILES = "tests/scenarios/test_files.py"
+FILE_LAWS = "tests/conformance/test_files.py"
 
 NO_FENCE = (
     """    if state is None or plan.fence > state.fence:
@@ -1018,6 +1020,90 @@ MUTANTS = [
         "    return [*messages, *asked_again]",
         "    return [*asked_again, *messages]",
         "tests/unit/session/test_view.py -k behind_the_results",
+    ),
+    Mutant(
+        "files: a change is written whatever was written since it was judged",
+        "services/files/stored.py",
+        'key=f"files:{seq}"',
+        "key=None",
+        f"{FILE_LAWS} -k 'compare_at_once and (TestMemory or TestSqlite)'",
+    ),
+    Mutant(
+        "files: whoever compares does not look at what the file says now",
+        "services/files/stored.py",
+        "if node is None or (node.hash, node.encoding) != (expected, expected_encoding):",
+        "if node is None:",
+        f"{FILE_LAWS} -k 'TestMemory and otherwise_nothing'",
+    ),
+    Mutant(
+        "files: bytes stay although no path has them",
+        "services/files/stored.py",
+        "drops=before.let_go(change.record, after),",
+        "drops=(),",
+        f"{FILES} -k 'no_file_has and memory'",
+    ),
+    Mutant(
+        "files: bytes that another path has too are let go",
+        "services/files/tree.py",
+        "sorted(old - kept)",
+        "sorted(old)",
+        f"{FILES} -k 'no_file_has and memory'",
+    ),
+    Mutant(
+        "files: they stay when their session is deleted",
+        "runtime/session.py",
+        "store.delete(self.stream, beside=beside)",
+        "store.delete(self.stream)",
+        f"{FILES} -k 'go_with_their_session and memory'",
+    ),
+    Mutant(
+        "files: they may be begun beside a session that is gone",
+        "store/sqlite/admissions.py",
+        'if new.beside is not None and tx.one("stream_target", (new.beside,)) is None:',
+        "if False:",
+        f"{STORES} -k 'TestSqlite and needs_that_stream'",
+    ),
+    Mutant(
+        "files: on Postgres bytes that somebody lets go at the same moment fail a write",
+        "store/postgres/admissions.py",
+        "with suppress(ForeignKeyViolationError):",
+        "if True:",
+        f"{STORES} -k 'TestPostgres and others_let_them_go'",
+    ),
+    Mutant(
+        "files: a read-only one is written",
+        "services/files/tree.py",
+        "if old is not None and old.readonly:",
+        "if False:",
+        f"{FILE_LAWS} -k 'TestMemory and read_only'",
+    ),
+    Mutant(
+        "files: a path may lead upwards",
+        "services/files/paths.py",
+        'if ".." in names:',
+        "if False:",
+        f"{FILE_LAWS} -k 'TestMemory and cannot_be_a_path'",
+    ),
+    Mutant(
+        "files: a write in doubt is not looked for in their log",
+        "services/files/stored.py",
+        "return next(mine, None) if self.signature else None",
+        "return None",
+        "tests/crash/test_files.py -k 'changed_once and memory'",
+    ),
+    Mutant(
+        "files: paths are stored in the clear",
+        "store/encoded.py",
+        "entry=self._entry(stream, amendment.entry),",
+        "entry=amendment.entry,",
+        f"{FILES} -k 'neither_words_nor_names'",
+    ),
+    Mutant(
+        "files: initial ones come back after a restart",
+        "runtime/files.py",
+        "if await self.store.stream(stream) is None and (seeds := await self.seeds(session_id)):",
+        "if seeds := await self.seeds(session_id):",
+        f"{FILES} -k 'seeded_once and memory'",
     ),
 ]
 

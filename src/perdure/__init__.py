@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from perdure.runtime.session import Sent, Session
     from perdure.runtime.shared import TurnResult
     from perdure.runtime.work import Work
+    from perdure.services.files.shapes import InitialFile
     from perdure.store.aes_gcm import AesGcm
     from perdure.store.encoded import Codec
     from perdure.tools.body import EventFailed, EventTimedOut, StepFailed
@@ -63,6 +64,7 @@ _WHERE = {
     "Fact": "perdure.observe.events",
     "Gap": "perdure.observe.events",
     "Happened": "perdure.tools.verdicts",
+    "InitialFile": "perdure.services.files.shapes",
     "InstructionsContext": "perdure.runtime.instructions",
     "OutcomeUnknown": "perdure.tools.errors",
     "OutputDelta": "perdure.observe.events",
@@ -122,6 +124,7 @@ __all__ = [
     "Fact",
     "Gap",
     "Happened",
+    "InitialFile",
     "InstructionsContext",
     "OutcomeUnknown",
     "OutputDelta",

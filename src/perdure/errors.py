@@ -54,6 +54,17 @@ class Code(StrEnum):
     TOOL_INVALID = "tool_invalid"
     TOOL_UNKNOWN = "tool_unknown"
 
+    # files of a session
+    FILE_PATH_INVALID = "file_path_invalid"
+    FILE_CONTENT_INVALID = "file_content_invalid"
+    FILE_PATTERN_INVALID = "file_pattern_invalid"
+    FILE_UNKNOWN = "file_unknown"
+    FILE_KIND_CONFLICT = "file_kind_conflict"
+    FILE_READONLY = "file_readonly"
+    FILE_LIMIT_EXCEEDED = "file_limit_exceeded"
+    FILE_SEED_UNSUPPORTED = "file_seed_unsupported"
+    FILES_DISABLED = "files_disabled"
+
     # the runtime
     RUNTIME_CLOSED = "runtime_closed"
     RUNTIME_FORKED = "runtime_forked"
@@ -165,6 +176,15 @@ TRAITS: Mapping[Code, Trait] = {
     Code.ANSWER_INVALID: _BAD,
     Code.TOOL_INVALID: _BAD,
     Code.TOOL_UNKNOWN: _MISSING,
+    Code.FILE_PATH_INVALID: _BAD,
+    Code.FILE_CONTENT_INVALID: _BAD,
+    Code.FILE_PATTERN_INVALID: _BAD,
+    Code.FILE_UNKNOWN: _MISSING,
+    Code.FILE_KIND_CONFLICT: _CONFLICT,
+    Code.FILE_READONLY: _CONFLICT,
+    Code.FILE_LIMIT_EXCEEDED: Trait(413),
+    Code.FILE_SEED_UNSUPPORTED: Trait(501),
+    Code.FILES_DISABLED: _MISSING,
     Code.RUNTIME_CLOSED: _AWAY,
     Code.RUNTIME_FORKED: _BROKEN,
     Code.LEASE_LOST: Trait(409, "later"),

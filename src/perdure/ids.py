@@ -81,6 +81,11 @@ def process_stream(tenant: Tenant, process: str) -> StreamId:
     return StreamId(join(tenant, "process", process))
 
 
+def files_stream(tenant: Tenant, session: SessionId) -> StreamId:
+    """The stream that holds the log of a session's files."""
+    return StreamId(join(tenant, "files", session))
+
+
 def stream_names(stream: StreamId) -> tuple[Tenant, str, str]:
     """Tenant, kind and name of a stream: the inverse of the builders above."""
     tenant, kind, name = split(stream)

@@ -34,6 +34,7 @@ NAMES = [
     "Fact",
     "Gap",
     "Happened",
+    "InitialFile",
     "InstructionsContext",
     "OutcomeUnknown",
     "OutputDelta",

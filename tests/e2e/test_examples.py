@@ -47,6 +47,12 @@ PROMISED = {
         "2  synchronised with [secret], 10 characters",
         "3  in the files of the store: False",
     ),
+    "10_files.py": (
+        "the guide: 1|Write plans to /workspace/trip.",
+        "an edit of what it had not read: file_stale",
+        "found: ['Fly to Porto', 'Book a room']",
+        "refused: file_readonly",
+    ),
 }
 
 

@@ -1,12 +1,12 @@
-"""Changes that no owner makes: labels, a redaction, an intervention, a stream that comes as a whole. And why one is
-refused.
+"""Changes that no owner makes: labels, a redaction, an intervention, an amendment, a stream that comes as a whole. And
+why one is refused.
 """
 
 from __future__ import annotations
 
 import msgspec
 
-from perdure.commit.plan import Entry
+from perdure.commit.plan import Entry, Snapshot
 from perdure.errors import Code, Error
 from perdure.ids import BlobHash, InputId, PromiseId, Seq, StreamId, TurnId
 from perdure.inbox.admit import Delivery
@@ -56,7 +56,8 @@ class Remembered(msgspec.Struct, frozen=True, gc=False):
 
 
 class NewStream(msgspec.Struct, frozen=True, gc=False):
-    """A stream with its past: idle, nobody's, all of it or nothing."""
+    """A stream with its past: idle, nobody's, all of it or nothing. `beside` is a stream that must be there, because
+    this one belongs to it."""
 
     stream: StreamId
     agent: str
@@ -65,6 +66,21 @@ class NewStream(msgspec.Struct, frozen=True, gc=False):
     blobs: tuple[Blob, ...] = ()
     admissions: tuple[Remembered, ...] = ()
     label: Label = Label()
+    beside: StreamId | None = None
+
+
+class Amendment(msgspec.Struct, frozen=True, gc=False):
+    """One more record of a stream that nobody drives, with the bytes it brings and those it lets go: all or nothing.
+
+    The log key of `entry` says on what it was decided: if somebody has taken it, nothing is done. `blobs` are referred
+    to from now on, `drops` are not, and `snapshot` is the fold with this record in it.
+    """
+
+    stream: StreamId
+    entry: Entry
+    blobs: tuple[Blob, ...] = ()
+    drops: tuple[BlobHash, ...] = ()
+    snapshot: Snapshot | None = None
 
 
 class Pause(msgspec.Struct, frozen=True, gc=False):

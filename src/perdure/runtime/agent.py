@@ -12,10 +12,13 @@ from msgspec.structs import replace
 from perdure.codec import Json, check_text, encode, to_json
 from perdure.commit.plan import Blob, blob_of
 from perdure.errors import Code, Error
+from perdure.ids import SessionId
 from perdure.models.protocol import Model, ModelError, ModelEvent, ModelRequest
 from perdure.models.registry import resolve
 from perdure.runtime.instructions import Instructions
 from perdure.runtime.work import check_place
+from perdure.services.files.shapes import InitialFile
+from perdure.services.files.tree import Tree
 from perdure.store.protocol import Place
 from perdure.tools.durations import to_ms
 from perdure.tools.outputs import Output, OutputProblem, OutputType, output_of, plain
@@ -59,10 +62,12 @@ class Agent:
     `drain` says what becomes of inputs that wait for a turn to end: each gets a turn of its own ("one"), or all of them
     are answered together by the next ("together").
     `locale` is the language tools should answer in, as a BCP 47 tag such as `uk-UA`.
+    `files` are those that each of its sessions begins with; they are laid down when its files are first used.
     Its sessions wait for a worker in the queue of that name, those with a higher `priority` first.
 
     Raises:
-        Error: `agent_invalid`, `model_unknown`, `tool_invalid` or `invalid_text` for a configuration that cannot work.
+        Error: `agent_invalid`, `model_unknown`, `tool_invalid`, `invalid_text`, or what is refused of a file, for a
+            configuration that cannot work.
     """
 
     name: str
@@ -78,6 +83,7 @@ class Agent:
     drain: Literal["one", "together"] = "one"
     queue: str = "default"
     priority: int = 0
+    files: Iterable[InitialFile] = ()
     output_as: Output | None = field(init=False, repr=False)
     toolbox: Toolbox = field(init=False, repr=False)
     resolved: Model = field(init=False, repr=False)
@@ -106,6 +112,13 @@ class Agent:
         object.__setattr__(self, "toolbox", Toolbox(self.tools))
         object.__setattr__(self, "resolved", resolve(self.model))
         to_json(self.settings, where="settings")
+        object.__setattr__(self, "files", tuple(self.files))
+        Tree(SessionId("any")).seeding(self.initial_files, "any")  # what could not be laid down is refused here
+
+    @property
+    def initial_files(self) -> tuple[InitialFile, ...]:
+        """The files that each of its sessions begins with."""
+        return tuple(self.files)
 
     @property
     def place(self) -> Place:

@@ -22,6 +22,7 @@ from perdure.runtime.approvals import Approvals
 from perdure.runtime.archive import history, imported
 from perdure.runtime.clock import SystemClock, short_id
 from perdure.runtime.editing import checked_tag
+from perdure.runtime.files import Files, FilesGiven
 from perdure.runtime.lounge import Lounge
 from perdure.runtime.permits import Permits
 from perdure.runtime.session import OpensAt, Session
@@ -29,6 +30,8 @@ from perdure.runtime.shared import Compositions, Results, Secrets, Shared
 from perdure.runtime.stores import store_for
 from perdure.runtime.work import Work, check_place
 from perdure.runtime.worker import Worker
+from perdure.services.files.shapes import InitialFile
+from perdure.services.files.stored import Seeds
 from perdure.store.encoded import Codec, encoded
 from perdure.store.protocol import Claim, Resolved, Store, StreamInfo
 from perdure.tools.context import NOT_GIVEN
@@ -84,14 +87,15 @@ class Runtime:
     manager. With `worker=False` it only sends and observes, and workers elsewhere do the work; `worker=Work(...)` says
     which queues it serves, how much at once, and under which limits of the fleet. `deps` is handed to
     tools as `ctx.deps`: one object for all, or `per_turn(...)`, which makes one for each turn. With `codec` (such as
-    `AesGcm`), payloads are encrypted before they reach the store.
+    `AesGcm`), payloads are encrypted before they reach the store. `files` keeps the files of sessions: a file system of
+    your own or a factory of one, instead of the store.
 
     Raises:
         Error: `agent_invalid` if two agents share a name; `store_url_invalid`; on entry, whatever keeps the store from
             opening.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - one keyword for each thing that an application decides once
         self,
         store: str | Store | None = None,
         *,
@@ -100,6 +104,7 @@ class Runtime:
         tenant: str = "default",
         deps: object = NOT_GIVEN,
         codec: Codec | None = None,
+        files: FilesGiven = None,
         tuning: Tuning | None = None,
     ) -> None:
         tuning = tuning or Tuning()
@@ -108,6 +113,8 @@ class Runtime:
         self.tenant = Tenant(check_id(tenant, what="the tenant"))
         self.store = encoded(bare, codec, self.tenant) if codec is not None else bare
         self._codec = codec
+        self._files_given = files
+        self.files = Files(files, self.store, self.clock, self._seeds)
         self._readable: set[StreamId] = set()
         self.agents = _by_name(agents)
         self.hub = Hub()
@@ -142,6 +149,7 @@ class Runtime:
             tenant=self.tenant,
             deps=self._deps,
             codec=self._codec,
+            files=self._files_given,
             tuning=self._tuning,
         )
 
@@ -154,6 +162,7 @@ class Runtime:
         self._pid = os.getpid()
         self._state = "open"
         try:
+            await self.files.open(self.tenant)
             version = await self.store.version()
             if self._wants_worker:
                 await self._start_worker()
@@ -192,9 +201,23 @@ class Runtime:
             lounge=Lounge(self._tuning.max_waiting, self._tuning.patience_s),
             work=work,
             permits=Permits(self.store, self.clock, self.worker_id, work),
+            files=self.files,
         )
         self.worker = Worker(shared, renew_s=self._tuning.lease_s * 0.3)
         self._tasks.append(asyncio.create_task(self.worker.run(), name="perdure:worker"))
+
+    def _seeds(self, tenant: Tenant) -> Seeds:
+        async def initial_files(session: SessionId) -> tuple[InitialFile, ...]:
+            stream = session_stream(tenant, session)
+            await self.check_readable(stream)
+            info = await self.store.stream(stream)
+            if info is None:
+                return ()
+            if info.agent not in self.agents:
+                raise self._agent_unknown(info.agent)
+            return self.agents[info.agent].initial_files
+
+        return initial_files
 
     async def _watch(self, last: int) -> None:
         """Notice what other processes commit."""

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from perdure.errors import Code, Error
-from perdure.ids import CallId, SessionId, StreamId, Tenant, TurnId, session_stream
+from perdure.ids import CallId, SessionId, StreamId, Tenant, TurnId, session_stream, stream_names
 from perdure.runtime.agent import Agent
 from perdure.runtime.editing import checked_title, set_title
 from perdure.runtime.keeping import KeptSecrets
@@ -45,6 +45,7 @@ def services_of(
         session_store=sessions,
         session_mutator=sessions,
         result_reader=StoredResults(shared.store, stream, durable),
+        file_store=shared.files.of(stream_names(stream)[0]),
     )
 
 

@@ -22,6 +22,7 @@ from perdure.ids import (
     Tenant,
     TurnId,
     check_id,
+    files_stream,
     session_stream,
     without_keys,
 )
@@ -45,6 +46,7 @@ from perdure.runtime.transcript import Transcript
 from perdure.runtime.verbs import CancelOutcome, Queued, Withdrawal
 from perdure.runtime.waiting import Waiting
 from perdure.runtime.work import check_place
+from perdure.services.files.protocol import SessionFiles
 from perdure.session.fold import SessionState
 from perdure.store.protocol import Claim, InboxRow, Resolved, StreamInfo
 from perdure.vocab.messages import Message
@@ -694,10 +696,21 @@ class Session:
             raise _unknown(self.id)
         return info
 
-    async def delete(self) -> bool:
-        """Remove the session, physically. Processes it started go on. False if there was none."""
+    @property
+    def files(self) -> SessionFiles:
+        """The files of this session, which its tools find as `ctx.files`.
+
+        Raises:
+            Error: `files_disabled` if this runtime has none.
+        """
         self.runtime.check_usable()
-        deleted = await self.runtime.store.delete(self.stream)
+        return self.runtime.files.of_session(self.tenant, self.id)
+
+    async def delete(self) -> bool:
+        """Remove the session, physically, and its files. Processes it started go on. False if there was none."""
+        self.runtime.check_usable()
+        beside = (files_stream(self.tenant, self.id),)
+        deleted = await self.runtime.store.delete(self.stream, beside=beside)
         if self.runtime.worker:
             self.runtime.worker.serving.forget(self.stream)
         self.runtime.revealed.pop(self.stream, None)

@@ -14,6 +14,7 @@ from perdure.errors import Code, Error
 from perdure.ids import BlobHash, StreamId, Tenant, TurnId, WorkerId
 from perdure.observe.hub import Hub
 from perdure.runtime.agent import Agent, composition_blob
+from perdure.runtime.files import Files
 from perdure.runtime.lounge import Lounge
 from perdure.runtime.permits import Permits
 from perdure.runtime.work import Work
@@ -223,5 +224,6 @@ class Shared:
     lounge: Lounge
     work: Work
     permits: Permits
+    files: Files
     crowd: Crowd = field(default_factory=Crowd)
     loose_ends: LooseEnds = field(default_factory=LooseEnds)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Protocol, cast
 from msgspec.structs import replace
 
 from perdure.codec import SEALED, decode, encode
-from perdure.commit.changes import Intervention, Label, NewStream, Redaction
+from perdure.commit.changes import Amendment, Intervention, Label, NewStream, Redaction
 from perdure.commit.plan import Blob, Entry, Plan, Receipt, Snapshot
 from perdure.errors import Code, Error
 from perdure.ids import (
@@ -217,21 +217,23 @@ class EncodedStore:
             outer.exception()
 
     def _plan(self, plan: Plan) -> Plan:
-        snapshot = plan.snapshot
-        if snapshot is not None:
-            sealed = self._seal(snapshot.data, "snapshot", plan.stream, snapshot.code)
-            snapshot = Snapshot(snapshot.seq, snapshot.code, sealed)
         return replace(
             plan,
             entries=tuple(self._entry(plan.stream, entry) for entry in plan.entries),
             sends=tuple(self._send(new) for new in plan.sends),
             blobs=tuple(self._blob(plan.stream, blob) for blob in plan.blobs),
-            snapshot=snapshot,
+            snapshot=self._snapshot(plan.stream, plan.snapshot),
         )
 
     def _send(self, new: Delivery) -> Delivery:
         """What it refers to is looked for under its name here: an append cannot ask first if it has an old one."""
         return replace(self._delivery(new), refers=tuple(_name(new.stream, hash) for hash in new.refers))
+
+    def _snapshot(self, stream: StreamId, snapshot: Snapshot | None) -> Snapshot | None:
+        if snapshot is None:
+            return None
+        sealed = self._seal(snapshot.data, "snapshot", stream, snapshot.code)
+        return Snapshot(snapshot.seq, snapshot.code, sealed)
 
     def _receipt(self, receipt: Receipt) -> Receipt:
         if not receipt.missed and not receipt.resolved:
@@ -291,6 +293,20 @@ class EncodedStore:
         note = self._entry(stream, redaction.note)
         sealed = replace(redaction, data=data, note=note, drops=drops, answers=answers)
         noted = await self._store.redact(sealed)
+        return replace(noted, row=self._row(noted.row))
+
+    async def amend(self, amendment: Amendment) -> Annotated:
+        """Amend, encoded."""
+        stream = amendment.stream
+        drops = tuple(_name(stream, hash) for hash in amendment.drops)
+        sealed = replace(
+            amendment,
+            entry=self._entry(stream, amendment.entry),
+            blobs=tuple(self._blob(stream, blob) for blob in amendment.blobs),
+            drops=(*drops, *amendment.drops) if self._accept_plain else drops,
+            snapshot=self._snapshot(stream, amendment.snapshot),
+        )
+        noted = await self._store.amend(sealed)
         return replace(noted, row=self._row(noted.row))
 
     async def create(self, new: NewStream) -> None:

@@ -8,7 +8,7 @@ from typing import Literal, Protocol, TypeAlias
 
 import msgspec
 
-from perdure.commit.changes import Intervention, Label, NewStream, Pause, Redaction
+from perdure.commit.changes import Amendment, Intervention, Label, NewStream, Pause, Redaction
 from perdure.commit.plan import Blob, Entry, Plan, Receipt, Snapshot
 from perdure.ids import BlobHash, Fence, PromiseId, Seq, StreamId, Tenant, WorkerId
 from perdure.inbox.admit import Admission, Delivery
@@ -335,12 +335,21 @@ class Store(Protocol):
         """
         ...
 
+    async def amend(self, amendment: Amendment) -> Annotated:
+        """Add a record to a stream that nobody drives, with the bytes it brings and without those it lets go; once. If
+        its log key is taken, nothing is written, and the record that has it is returned.
+
+        Raises:
+            Error: `session_unknown`. Nothing was written.
+        """
+        ...
+
     async def create(self, new: NewStream) -> None:
         """A stream with its past, all of it or nothing.
 
         Raises:
-            Error: `session_exists`; `gate_closed` or `input_key_conflict` for a log key or an input key that is there
-                twice.
+            Error: `session_exists`; `session_unknown` if the stream it belongs to is not there; `gate_closed` or
+                `input_key_conflict` for a log key or an input key that is there twice.
         """
         ...
 
@@ -428,8 +437,9 @@ class Store(Protocol):
         """Forget a snapshot; nothing else changes."""
         ...
 
-    async def delete(self, stream: StreamId) -> bool:
-        """Remove a stream and everything it owns, physically. A later stream of that name starts above its fence."""
+    async def delete(self, stream: StreamId, *, beside: tuple[StreamId, ...] = ()) -> bool:
+        """Remove a stream and everything it owns, physically, and those `beside` it in the same transaction. A later
+        stream of that name starts above its fence."""
         ...
 
     # --- promises

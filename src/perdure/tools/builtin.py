@@ -1,7 +1,7 @@
 """Tools that need nothing but the process they run in, and two that exist to test others.
 
-What needs a service (files, the network, a shell, storage, background runs) is not here: it comes with the service
-that it needs, so that nothing runs that a model was not told of.
+What needs a service (the network, a shell, storage, background runs) is not here: it comes with the service that it
+needs, so that nothing runs that a model was not told of. Those for files are in `tools/files.py`.
 """
 
 from __future__ import annotations

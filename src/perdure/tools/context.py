@@ -21,6 +21,7 @@ from perdure.observe.emit import (
     ToolOutputDeltaData,
     ToolProgressData,
 )
+from perdure.services.files.protocol import SessionFiles, SessionFileSystem
 from perdure.services.secrets import SecretStore
 from perdure.tools.body import Body
 from perdure.tools.clients.process_events import ProcessEventInfo
@@ -253,6 +254,18 @@ class ToolContext(CallSurface, DurableOps, CompletionOps, Generic[Deps]):
         if self.services.secrets is None:
             raise missing("secrets")
         return self.services.secrets
+
+    @property
+    def file_store(self) -> SessionFileSystem:
+        """The files of all sessions of this tenant. A `ToolError` that says so, if there are none."""
+        if self.services.file_store is None:
+            raise missing("file_store")
+        return self.services.file_store
+
+    @property
+    def files(self) -> SessionFiles:
+        """The files of this session. A `ToolError` that says so, if there are none."""
+        return SessionFiles(self.file_store, self.session_id)
 
     def visible_tools(self) -> tuple[ToolDefinition, ...]:
         """The definitions of the agent's tools that the model knows of, as it was told them."""

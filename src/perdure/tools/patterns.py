@@ -7,10 +7,10 @@ backtracking. pydantic's engine never backtracks; a pattern that it cannot match
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from functools import lru_cache
 from typing import Protocol, cast
 
 from perdure.codec import Json
+from perdure.services.patterns import matcher
 
 
 class Validator(Protocol):
@@ -23,12 +23,10 @@ class Validator(Protocol):
 
 def refused_pattern(schema: Json) -> str:
     """Why a pattern in this schema is refused; empty if none is."""
-    from pydantic_core import SchemaError
-
     for pattern in _patterns(schema):
         try:
-            _matcher(pattern)
-        except SchemaError:
+            matcher(pattern)
+        except ValueError:
             return f"the pattern {pattern!r} cannot be matched in linear time (no look-around, no back-reference)"
     return ""
 
@@ -46,13 +44,6 @@ def _patterns(schema: Json) -> Iterator[str]:
         yield from _patterns(value)
 
 
-@lru_cache(maxsize=512)
-def _matcher(pattern: str) -> Callable[[str], bool]:
-    from pydantic_core import SchemaValidator, core_schema
-
-    return SchemaValidator(core_schema.str_schema(pattern=pattern, regex_engine="rust-regex")).isinstance_python
-
-
 def _members(value: Json) -> dict[str, Json]:
     return cast("dict[str, Json]", value) if isinstance(value, dict) else {}
 
@@ -64,7 +55,7 @@ def check_pattern(_: Validator, pattern: str, given: Json, __: Json) -> Iterator
     """`pattern`."""
     from jsonschema import ValidationError
 
-    if isinstance(given, str) and not _matcher(pattern)(given):
+    if isinstance(given, str) and not matcher(pattern)(given):
         yield ValidationError(f"{given!r} does not match {pattern!r}")
 
 
@@ -72,7 +63,7 @@ def check_pattern_properties(validator: Validator, named: Json, given: Json, _: 
     """`patternProperties`."""
     for pattern, schema in _members(named).items():
         for key, value in _members(given).items():
-            if _matcher(pattern)(key):
+            if matcher(pattern)(key):
                 yield from validator.descend(value, schema, path=key, schema_path=pattern)
 
 
@@ -81,7 +72,7 @@ def check_additional_properties(validator: Validator, rest: Json, given: Json, s
     from jsonschema import Draft202012Validator
 
     beside = _members(schema)
-    named = [_matcher(pattern) for pattern in _members(beside.get("patternProperties"))]
+    named = [matcher(pattern) for pattern in _members(beside.get("patternProperties"))]
     unmatched = {key: value for key, value in _members(given).items() if not any(matches(key) for matches in named)}
     check = cast("dict[str, Callable[..., Iterator[object]]]", Draft202012Validator.VALIDATORS)["additionalProperties"]
     yield from check(validator, rest, unmatched, {"properties": beside.get("properties", {})})

@@ -38,10 +38,11 @@ class ToolRegistry:
 
     @staticmethod
     def with_defaults() -> ToolRegistry:
-        """The tools that need nothing but the process they run in."""
+        """The tools that need nothing but the process they run in, and those for the files of a session."""
         from perdure.tools.builtin import default_tools
+        from perdure.tools.files import file_tools
 
-        return ToolRegistry(default_tools())
+        return ToolRegistry((*default_tools(), *file_tools()))
 
     def register(self, tool: SomeTool) -> None:
         """Add a tool, or replace the one of that name.

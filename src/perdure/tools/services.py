@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Protocol
 
 from perdure.ids import CallId, SessionId, Tenant
+from perdure.services.files.protocol import SessionFileSystem
 from perdure.services.secrets import SecretStore, Veil
 from perdure.tools.errors import ToolError
 from perdure.vocab.messages import Message
@@ -95,6 +96,7 @@ class Services:
     secrets: SecretStore | None = None
     veil: Veil = field(default_factory=Veil, compare=False)
     """What hides the secrets of the session in whatever its tools say."""
+    file_store: SessionFileSystem | None = None
 
     def __repr__(self) -> str:
         # Presence only: services hold connections and credentials.

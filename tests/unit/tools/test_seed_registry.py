@@ -212,7 +212,7 @@ def test_all_default_tools_have_display_names() -> None:
         assert told.display_name, told.name
 
 
-def test_with_defaults_has_the_tools_that_need_no_service() -> None:
+def test_with_defaults_has_the_tools_of_the_seed_that_need_no_network() -> None:
     assert ToolRegistry.with_defaults().tool_names() == (
         "get_current_time",
         "echo",
@@ -224,6 +224,13 @@ def test_with_defaults_has_the_tools_that_need_no_service() -> None:
         "get_weather",
         "get_forecast",
         "write_todos",
+        "read_file",
+        "write_file",
+        "edit_file",
+        "list_directory",
+        "grep_files",
+        "delete_file",
+        "stat_file",
     )
 
 

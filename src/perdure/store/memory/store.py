@@ -14,6 +14,7 @@ from msgspec import structs
 from perdure.clock import Clock
 from perdure.commit.changes import (
     REDACTED,
+    Amendment,
     Intervention,
     Label,
     NewStream,
@@ -469,9 +470,23 @@ class MemoryStore:
         self._committed()
         return Annotated(stream.write(note), new=True)
 
+    async def amend(self, amendment: Amendment) -> Annotated:
+        """Add a record, with the bytes it brings and without those it lets go."""
+        stream = self._existing(amendment.stream)
+        noted = _note(stream, amendment.entry)
+        if noted.new:
+            self._refer(stream, amendment.blobs)
+            self._unrefer(stream, amendment.drops)
+            stream.snapshot = amendment.snapshot or stream.snapshot
+            stream.updated_at = self._clock.wall_ms()
+            self._committed()
+        return noted
+
     async def create(self, new: NewStream) -> None:
         """A stream with its past."""
         check_admissions(new)
+        if new.beside is not None:
+            self._existing(new.beside)
         if new.stream in self._streams:
             raise stream_exists(new.stream)
         now = self._clock.wall_ms()
@@ -677,8 +692,14 @@ class MemoryStore:
             self._streams[stream].snapshot = None
             self._committed()
 
-    async def delete(self, stream: StreamId) -> bool:
+    async def delete(self, stream: StreamId, *, beside: tuple[StreamId, ...] = ()) -> bool:
         """Remove a stream and everything it owns; whoever waits for one of its promises is woken to find it gone."""
+        deleted = self._delete(stream)
+        for other in beside:
+            self._delete(other)
+        return deleted
+
+    def _delete(self, stream: StreamId) -> bool:
         found = self._streams.pop(stream, None)
         if found is None:
             return False

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from typing import TypeVar
 
 from perdure.codec import decode, encode
 from perdure.commit.changes import (
     REDACTED,
+    Amendment,
     Intervention,
     Label,
     NewStream,
@@ -45,7 +48,10 @@ from perdure.store.protocol import Accepted, AlreadyResolved, Annotated, Interve
 from perdure.vocab.promises import PromiseState, Resolution, TimedOut
 from perdure.vocab.records import FORMAT
 
+T = TypeVar("T")
+
 MAX_DELIVERIES = 256
+MAX_DISTURBED = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,6 +225,8 @@ async def create(on: Session, new: NewStream, now: int) -> None:
     """A stream with its past."""
     check_admissions(new)
     async with on.transaction():
+        if new.beside is not None and await on.one("stream_keep", new.beside) is None:
+            raise stream_unknown(new.beside)
         stream = await _begin_stream(on, new.stream, new.agent, new.entries, now)
         if stream is None:
             raise stream_exists(new.stream)
@@ -271,6 +279,31 @@ async def annotate(on: Session, name: StreamId, entry: Entry, label: Label | Non
         known = await find_row(on, name, entry.key) if entry.key is not None else None
         if known is not None:
             return Annotated(known, new=False)
+
+
+async def amend(on: Session, amendment: Amendment, now: int) -> Annotated:
+    """Add a record, with the bytes it brings and without those it lets go; nothing if its key is taken."""
+    snapshot = amendment.snapshot
+    async with on.transaction():
+        stream, _, row, new = await append_admitted(on, amendment.stream, amendment.entry, now)
+        if not new:
+            return Annotated(row, new=False)
+        await _refer(on, stream, amendment.blobs)
+        if amendment.drops:
+            await on.all("blobs_unrefer", stream, list(amendment.drops))
+            await on.all("blob_collect", sorted(amendment.drops))
+        if snapshot is not None:
+            await on.all("snapshot_put", stream, snapshot.seq, snapshot.code, snapshot.data)
+    return Annotated(row, new=True)
+
+
+async def undisturbed(work: Callable[[], Awaitable[T]]) -> T:
+    """Do something to bytes that other streams may refer to, or let go, at the same moment: then once more, because
+    what was looked at is not true any more. Each time somebody else got on."""
+    for _ in range(MAX_DISTURBED):
+        with suppress(ForeignKeyViolationError):
+            return await work()
+    return await work()
 
 
 async def intervene(on: Session, intervention: Intervention, now: int) -> Intervened:
@@ -343,23 +376,30 @@ async def _put(on: Session, stream: int, new: Delivery) -> int:
     return inbox_id
 
 
-async def delete(on: Session, name: StreamId, now: int) -> bool:
+async def delete(on: Session, name: StreamId, beside: Sequence[StreamId], now: int) -> bool:
     """Remove a stream and everything it owns; whoever waits for one of its promises is woken to find it gone."""
     async with on.transaction():
         await _lock_promises(on, name)  # before the stream, like everybody
-        found = await on.one("stream_remove", name)
-        if found is None:
-            return False
-        stream, fence = found
-        blobs = [hash for (hash,) in await on.all("blob_owned", stream)]
-        promises = await _lock_promises(on, name)  # also those made meanwhile; from now on there can be no more
-        await on.all("grave_dig", name, fence)
-        await on.all("log_delete", stream)
-        await on.all("stream_delete", stream)
-        if blobs:
-            await on.all("blob_collect", blobs)
-        for promise in promises:
-            await _wake(on, promise, now)
+        deleted = await _delete(on, name, now)
+        for other in beside:
+            await _delete(on, other, now)
+    return deleted
+
+
+async def _delete(on: Session, name: StreamId, now: int) -> bool:
+    found = await on.one("stream_remove", name)
+    if found is None:
+        return False
+    stream, fence = found
+    blobs = [hash for (hash,) in await on.all("blob_owned", stream)]
+    promises = await _lock_promises(on, name)  # also those made meanwhile; from now on there can be no more
+    await on.all("grave_dig", name, fence)
+    await on.all("log_delete", stream)
+    await on.all("stream_delete", stream)
+    if blobs:
+        await on.all("blob_collect", blobs)
+    for promise in promises:
+        await _wake(on, promise, now)
     return True
 
 

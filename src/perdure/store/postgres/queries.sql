@@ -254,6 +254,10 @@ SELECT hash FROM perdure.blob_refs WHERE stream = $1 ORDER BY hash
 DELETE FROM perdure.blobs AS b
 WHERE b.hash = ANY ($1::text[]) AND NOT EXISTS (SELECT 1 FROM perdure.blob_refs AS r WHERE r.hash = b.hash)
 
+-- name: snapshot_put
+INSERT INTO perdure.snapshots (stream, seq, code, data) VALUES ($1, $2, $3, $4)
+ON CONFLICT (stream) DO UPDATE SET seq = excluded.seq, code = excluded.code, data = excluded.data
+
 -- name: snapshot_drop
 DELETE FROM perdure.snapshots WHERE stream = (SELECT id FROM perdure.streams WHERE stream = $1)
 
@@ -355,6 +359,10 @@ UPDATE perdure.streams SET paused_at = $2, paused_by = $3 WHERE id = $1
 
 -- name: stream_take_back
 UPDATE perdure.streams SET owner = NULL, fence = fence + 1, n = 0 WHERE id = $1 AND NOT active
+
+-- name: stream_keep
+-- It is there, and nobody takes it away before this is over.
+SELECT id FROM perdure.streams WHERE stream = $1 FOR KEY SHARE
 
 -- name: stream_remove
 SELECT id, fence FROM perdure.streams WHERE stream = $1 FOR UPDATE

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from perdure.clock import Clock
-from perdure.commit.changes import Intervention, Label, NewStream, Redaction
+from perdure.commit.changes import Amendment, Intervention, Label, NewStream, Redaction
 from perdure.commit.plan import Blob, Entry, Plan, Receipt, check_budget
 from perdure.errors import Code, Error
 from perdure.ids import BlobHash, PromiseId, Seq, StreamId, Tenant, WorkerId
@@ -414,10 +414,15 @@ class PostgresStore:
         with suppress(*TROUBLE):
             await self._open().patiently(lambda on: on.script(f"VACUUM (SKIP_LOCKED, TRUNCATE FALSE) {tables}"))
 
+    async def amend(self, amendment: Amendment) -> Annotated:
+        """Add a record, with the bytes it brings and without those it lets go."""
+        now = self._clock.wall_ms()
+        return await self._write(lambda on: admissions.undisturbed(lambda: admissions.amend(on, amendment, now)))
+
     async def create(self, new: NewStream) -> None:
         """A stream with its past, all of it or nothing."""
         now = self._clock.wall_ms()
-        await self._write(lambda on: admissions.create(on, new, now))
+        await self._write(lambda on: admissions.undisturbed(lambda: admissions.create(on, new, now)))
 
     # --- claims
 
@@ -491,10 +496,12 @@ class PostgresStore:
         """Forget a snapshot; nothing else changes."""
         await self._write(lambda on: on.all("snapshot_drop", stream))
 
-    async def delete(self, stream: StreamId) -> bool:
+    async def delete(self, stream: StreamId, *, beside: tuple[StreamId, ...] = ()) -> bool:
         """Remove a stream and everything it owns. Its dead rows go when the server sweeps its tables."""
         now = self._clock.wall_ms()
-        return await self._write(lambda on: admissions.delete(on, stream, now))
+        return await self._write(
+            lambda on: admissions.undisturbed(lambda: admissions.delete(on, stream, beside, now))
+        )  # fmt: skip
 
     # --- promises and secrets
 

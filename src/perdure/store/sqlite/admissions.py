@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from perdure.codec import decode, encode
 from perdure.commit.changes import (
     REDACTED,
+    Amendment,
     Intervention,
     Label,
     NewStream,
@@ -92,6 +93,8 @@ def _begin_stream(
 def create(tx: Tx, new: NewStream) -> None:
     """A stream with its past."""
     check_admissions(new)
+    if new.beside is not None and tx.one("stream_target", (new.beside,)) is None:
+        raise stream_unknown(new.beside)
     if tx.one("stream_target", (new.stream,)) is not None:
         raise stream_exists(new.stream)
     stream = _begin_stream(tx, new.stream, new.agent, new.entries)
@@ -140,6 +143,19 @@ def annotate(tx: Tx, name: StreamId, entry: Entry, label: Label | None = None) -
         _relabel(tx, stream, name, label)
     row = (seq, entry.at, entry.kind, entry.data, entry.key, entry.version)
     return Annotated(log_rows(name, [row])[0], new=True)
+
+
+def amend(tx: Tx, amendment: Amendment) -> Annotated:
+    """Add a record, with the bytes it brings and without those it lets go; nothing if its key is taken."""
+    noted = annotate(tx, amendment.stream, amendment.entry)
+    if not noted.new:
+        return noted
+    stream, snapshot = tx.one("stream_target", (amendment.stream,))[0], amendment.snapshot
+    refer(tx, stream, amendment.blobs)
+    _unrefer(tx, stream, amendment.drops)
+    if snapshot is not None:
+        tx.run("snapshot_put", (stream, snapshot.seq, snapshot.code, snapshot.data))
+    return noted
 
 
 def intervene(tx: Tx, intervention: Intervention) -> Intervened:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from perdure.clock import Clock
-from perdure.commit.changes import Intervention, Label, NewStream, Redaction
+from perdure.commit.changes import Amendment, Intervention, Label, NewStream, Redaction
 from perdure.commit.plan import Blob, Entry, Plan, Receipt, check_budget
 from perdure.errors import Code, Error
 from perdure.ids import BlobHash, PromiseId, Seq, StreamId, Tenant, WorkerId
@@ -274,6 +274,11 @@ class SqliteStore:
         await self._reading().blocking(self._empty_wal)
         return noted
 
+    async def amend(self, amendment: Amendment) -> Annotated:
+        """Add a record, with the bytes it brings and without those it lets go."""
+        weight = len(amendment.entry.data) + sum(len(blob.data) for blob in amendment.blobs)
+        return await self._write(lambda tx: admissions.amend(tx, amendment), weight=weight)
+
     async def create(self, new: NewStream) -> None:
         """A stream with its past, all of it or nothing."""
         weight = sum(len(entry.data) for entry in new.entries) + sum(len(blob.data) for blob in new.blobs)
@@ -362,10 +367,10 @@ class SqliteStore:
         """Forget a snapshot; nothing else changes."""
         await self._write(lambda tx: tx.run("snapshot_drop", (stream,)))
 
-    async def delete(self, stream: StreamId) -> bool:
+    async def delete(self, stream: StreamId, *, beside: tuple[StreamId, ...] = ()) -> bool:
         """Remove a stream and everything it owns, physically: out of the file and out of its write-ahead log."""
-        deleted = await self._write(lambda tx: admissions.delete(tx, stream))
-        if deleted:
+        deleted, *others = await self._write(lambda tx: [admissions.delete(tx, one) for one in (stream, *beside)])
+        if deleted or any(others):
             await self._reading().blocking(self._empty_wal)
         return deleted
 

@@ -10,6 +10,7 @@ A `Bench` is a store, a second way to open the same data, a manual clock and a w
 10 s on that clock. The tests are async: run them with pytest-asyncio in its auto mode, or mark the class for anyio.
 """
 
+from perdure.testing.laws.amendments import AmendmentLaws
 from perdure.testing.laws.append import AppendLaws
 from perdure.testing.laws.asks import AskLaws
 from perdure.testing.laws.bench import Bench, StoreBench
@@ -46,6 +47,7 @@ class StoreLaws(
     StreamLaws,
     ChangeLaws,
     InterventionLaws,
+    AmendmentLaws,
 ):
     """Subclass, provide `bench`, inherit every law."""
 

@@ -1,0 +1,84 @@
+"""Searching files: which are looked at, how much of them, and which lines match.
+
+The pattern comes from a model and the search runs where everything else waits, so the engine is one that never
+backtracks: its time is linear in the text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from fnmatch import fnmatchcase
+
+from perdure.errors import Code, Error
+from perdure.services.files.paths import name_of, shown
+from perdure.services.files.shapes import GrepMatch
+from perdure.services.patterns import matcher
+
+MAX_PATTERN_BYTES = 1000
+MAX_SEARCHED_FILE_BYTES = 512 * 1024
+MAX_SEARCHED_BYTES = 5 * 1024 * 1024
+
+
+def line_matcher(pattern: str) -> Callable[[str], bool]:
+    """Whether a line matches.
+
+    Raises:
+        Error: `file_pattern_invalid`.
+    """
+    if not pattern:
+        raise _invalid("it is empty")
+    if len(pattern.encode("utf-8", "surrogatepass")) > MAX_PATTERN_BYTES:
+        raise _invalid(f"it is longer than {MAX_PATTERN_BYTES} bytes")
+    try:
+        return matcher(pattern)
+    except ValueError as problem:
+        raise _invalid(str(problem)) from None
+
+
+def _invalid(because: str) -> Error:
+    return Error(
+        Code.FILE_PATTERN_INVALID,
+        "the pattern cannot be searched for",
+        because=because,
+        hint="use a regular expression without look-around and back-references",
+    )
+
+
+def path_filter(pattern: str | None) -> Callable[[str], bool]:
+    """Whether a file is looked at: by a glob (without a slash: of its name), or by a part of its path.
+
+    Raises:
+        Error: `file_pattern_invalid`.
+    """
+    if pattern is None or not pattern.strip():
+        return lambda path: True
+    if len(pattern.encode("utf-8", "surrogatepass")) > MAX_PATTERN_BYTES:
+        raise _invalid(f"that of the paths is longer than {MAX_PATTERN_BYTES} bytes")
+    if not any(character in pattern for character in "*?["):
+        return lambda path: pattern in path or pattern in shown(path)
+    if "/" not in pattern:
+        return lambda path: fnmatchcase(name_of(path), pattern)
+    whole = pattern if pattern.startswith("/") else f"/{pattern}"
+    return lambda path: fnmatchcase(path, whole) or fnmatchcase(shown(path), whole)
+
+
+def check_scan(size: int) -> None:
+    """Refuse to look through too much.
+
+    Raises:
+        Error: `file_limit_exceeded`.
+    """
+    if size > MAX_SEARCHED_BYTES:
+        raise Error(
+            Code.FILE_LIMIT_EXCEEDED,
+            f"{size} bytes of text would be searched",
+            because=f"at most {MAX_SEARCHED_BYTES} are",
+            hint="say in which files to look",
+        )
+
+
+def matches(path: str, text: str, matches_line: Callable[[str], bool]) -> Iterator[GrepMatch]:
+    """The lines of a text that match."""
+    for number, line in enumerate(text.split("\n"), start=1):
+        if matches_line(line := line.removesuffix("\r")):
+            yield GrepMatch(path, number, line)

@@ -1,0 +1,304 @@
+"""Files of sessions kept in the store: a stream beside each session's, whose log is every change and whose fold is the
+tree; the bytes are blobs.
+
+Nobody owns such a stream. Whoever wants to change something folds it, judges the change on that tree, and writes a
+record under the key of the next seq: if somebody was faster, the key is taken, and all of it is done again. So a
+change is judged on exactly what it changes, in every process and on every store.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from typing import TypeAlias
+
+from perdure.clock import Clock
+from perdure.codec import brief, decode, digest, encode
+from perdure.commit.changes import Amendment, NewStream
+from perdure.commit.plan import Entry, Snapshot
+from perdure.errors import Code, Error
+from perdure.ids import DEFAULT_TENANT, Seq, SessionId, Tenant, files_stream, session_stream
+from perdure.services.files.factory import SessionFileSystemFactory, SessionFileSystemFactoryContext
+from perdure.services.files.paths import normal, shown
+from perdure.services.files.protocol import SessionFileSystem
+from perdure.services.files.search import MAX_SEARCHED_FILE_BYTES, check_scan, line_matcher, matches, path_filter
+from perdure.services.files.shapes import FileInfo, FileStat, GrepMatch, InitialFile, SessionFile, bytes_of, text_of
+from perdure.services.files.tree import CODE, KIND, Change, FilesChanged, Node, Tree, blob_name
+from perdure.store.protocol import Store
+
+SNAPSHOT_EVERY = 64
+_FIRST = Seq(1)
+
+
+Seeds: TypeAlias = Callable[[SessionId], Awaitable[tuple[InitialFile, ...]]]
+
+
+async def _no_seeds(session: SessionId) -> tuple[InitialFile, ...]:
+    return ()
+
+
+@dataclass(frozen=True, slots=True)
+class Sessions:
+    """Whose sessions a file system is for, and what each begins with."""
+
+    tenant: Tenant = DEFAULT_TENANT
+    seeds: Seeds = _no_seeds
+
+
+@dataclass(frozen=True, slots=True)
+class StoredFiles(SessionFileSystem):
+    """The files of one tenant's sessions. What a session begins with is asked for when its files are first used."""
+
+    store: Store
+    clock: Clock
+    sessions: Sessions = Sessions()
+    signature: str = ""
+
+    # --- who changed something
+
+    def signed(self, name: str) -> StoredFiles:
+        """The same files, for changes that can be found again under this name."""
+        return replace(self, signature=brief(digest(name)))
+
+    async def signed_change(self, session_id: SessionId) -> FilesChanged | None:
+        """The first change under the name this was signed with; None if there is none. Reads the whole log."""
+        rows = await self.store.read(files_stream(self.sessions.tenant, session_id))
+        records = (decode(row.data, FilesChanged) for row in rows)
+        mine = (record for record in records if record.by.partition(".")[0] == self.signature)
+        return next(mine, None) if self.signature else None
+
+    # --- reading
+
+    async def read_file(self, session_id: SessionId, path: str) -> SessionFile | None:
+        """A file with its content, or a directory without; None if there is neither."""
+        where = normal(path)
+        while True:
+            tree = await self._tree(session_id)
+            info = tree.info(where)
+            if info is None or info.is_directory:
+                return None if info is None else _file(info, None, "text")
+            node = tree.nodes[where]
+            content = await self._content(session_id, node)
+            if content is not None:
+                return _file(info, content, node.encoding)
+
+    async def _content(self, session_id: SessionId, node: Node) -> str | None:
+        """What a file says; None if that was let go since the tree was read: then it says something else now."""
+        stream = files_stream(self.sessions.tenant, session_id)
+        try:
+            return text_of((await self.store.blob(blob_name(node.hash), stream=stream)).data, node.encoding)
+        except Error as problem:
+            if problem.code is not Code.BLOB_UNKNOWN:
+                raise
+            if await self._is_current(session_id, node):
+                raise
+            return None
+
+    async def _is_current(self, session_id: SessionId, node: Node) -> bool:
+        return any(known.hash == node.hash for known in (await self._tree(session_id)).nodes.values())
+
+    async def list_directory(self, session_id: SessionId, path: str) -> tuple[FileInfo, ...]:
+        """What stands in a directory, by name."""
+        where, tree = normal(path), await self._tree(session_id)
+        if not tree.is_directory(where):
+            if where in tree.nodes:
+                raise Error(Code.FILE_KIND_CONFLICT, f"{shown(where)} is not a directory", because="it is a file")
+            raise Error(Code.FILE_UNKNOWN, f"there is no directory {shown(where)}")
+        found = (tree.info(child) for child in tree.children(where))
+        return tuple(info for info in found if info is not None)
+
+    async def stat_file(self, session_id: SessionId, path: str) -> FileStat | None:
+        """What is known of a path."""
+        where = normal(path)
+        return (await self._tree(session_id)).stat(where)
+
+    async def grep_files(
+        self, session_id: SessionId, pattern: str, path_pattern: str | None = None
+    ) -> tuple[GrepMatch, ...]:
+        """Lines of text files that match; what is no text, or too long, is passed over."""
+        is_match, is_wanted = line_matcher(pattern), path_filter(path_pattern)
+        tree = await self._tree(session_id)
+        wanted = [path for path, node in sorted(tree.nodes.items()) if _searchable(node) and is_wanted(path)]
+        check_scan(sum(tree.nodes[path].size for path in wanted))
+        found: list[GrepMatch] = []
+        for path in wanted:
+            text = await self._content(session_id, tree.nodes[path])
+            if text is not None:
+                found.extend(matches(path, text, is_match))
+        return tuple(found)
+
+    # --- writing
+
+    async def write_file(self, session_id: SessionId, path: str, content: str, encoding: str = "text") -> SessionFile:
+        """Write a file, all of it or nothing."""
+        where = normal(path)
+        tree = await self._change(session_id, lambda tree, by: tree.writing(where, (content, encoding), by))
+        return _written(tree, where, content)
+
+    async def write_file_if_content_matches(
+        self,
+        session_id: SessionId,
+        path: str,
+        expected_content: str,
+        expected_encoding: str,
+        content: str,
+        encoding: str = "text",
+    ) -> SessionFile | None:
+        """Write a file if it says what is expected: both in one step, whoever else writes."""
+        where = normal(path)
+        try:
+            expected = sha256(bytes_of(expected_content, expected_encoding)).hexdigest()
+        except Error:
+            return None  # no file says that
+
+        def judged(tree: Tree, by: str) -> Change | None:
+            node = tree.nodes.get(where)
+            if node is None or (node.hash, node.encoding) != (expected, expected_encoding):
+                return None
+            return tree.writing(where, (content, encoding), by)
+
+        changed = await self._change_if(session_id, judged)
+        return _written(changed, where, content) if changed is not None else None
+
+    async def delete_file(self, session_id: SessionId, path: str, recursive: bool = False) -> bool:
+        """Delete a file or a directory."""
+        where = normal(path)
+        changed = await self._change_if(session_id, lambda tree, by: tree.removing(where, by, recursive=recursive))
+        return changed is not None
+
+    async def create_directory(self, session_id: SessionId, path: str) -> FileInfo:
+        """Make a directory, and those above it."""
+        where = normal(path)
+        changed = await self._change_if(session_id, lambda tree, by: tree.making(where, by))
+        info = (changed or await self._tree(session_id)).info(where)
+        if info is None:  # it was there when we looked, and somebody has deleted it since
+            return await self.create_directory(session_id, path)
+        return info
+
+    async def seed_initial_file(self, session_id: SessionId, file: InitialFile) -> None:
+        """Lay down a file that a session begins with, read-only if it says so."""
+        await self._change(session_id, lambda tree, by: tree.seeding([file], by))
+
+    # --- the log
+
+    async def _change(self, session_id: SessionId, judge: Callable[[Tree, str], Change]) -> Tree:
+        changed = await self._change_if(session_id, judge)
+        assert changed is not None  # this judge always has something to do, or raises
+        return changed
+
+    async def _change_if(self, session_id: SessionId, judge: Callable[[Tree, str], Change | None]) -> Tree | None:
+        """Write what `judge` makes of the tree, however often others are faster; the tree with it, or None."""
+        while True:
+            before = await self._tree(session_id)
+            change = judge(before, f"{self.signature}.{os.urandom(8).hex()}")
+            if change is None:
+                return None
+            after = Tree(session_id, before.seq, dict(before.nodes))
+            if await self._amended(before, after, change):
+                return after
+
+    async def _amended(self, before: Tree, after: Tree, change: Change) -> bool:
+        seq, at = Seq(before.seq + 1), self.clock.wall_ms()
+        after.fold(change.record, seq, at)
+        fold = Snapshot(seq, CODE, after.snapshot()) if seq % SNAPSHOT_EVERY == 0 else None
+        entry = _entry(change.record, seq, at)
+        noted = await self.store.amend(
+            Amendment(
+                stream=files_stream(self.sessions.tenant, before.session),
+                entry=entry,
+                blobs=change.blobs,
+                drops=before.let_go(change.record, after),
+                snapshot=fold,
+            )
+        )
+        return noted.new or noted.row.data == entry.data  # our own, written when the answer got lost
+
+    async def _tree(self, session_id: SessionId) -> Tree:
+        stream = files_stream(self.sessions.tenant, session_id)
+        loaded = await self.store.load(stream, code=CODE)
+        if not loaded.rows and loaded.snapshot is None:
+            await self._open(session_id)
+            loaded = await self.store.load(stream, code=CODE)
+        fold = loaded.snapshot
+        return Tree.of(session_id, fold.data if fold else None, fold.seq if fold else Seq(0), loaded.rows)
+
+    async def _open(self, session_id: SessionId) -> None:
+        """Begin the log, with what the session begins with: all of that, once, or nothing."""
+        if await self.store.stream(session_stream(self.sessions.tenant, session_id)) is None:
+            raise _unknown(session_id)
+        change = Tree(session_id).seeding(await self.sessions.seeds(session_id), os.urandom(8).hex())
+        try:
+            await self.store.create(beginning(self.sessions.tenant, session_id, change, self.clock.wall_ms()))
+        except Error as problem:
+            if problem.code is Code.SESSION_UNKNOWN:
+                raise _unknown(session_id) from None
+            if problem.code is not Code.SESSION_EXISTS:  # somebody was faster
+                raise
+
+
+class StoredFilesFactory(SessionFileSystemFactory):
+    """What a runtime uses unless it is told otherwise: needs its `Store`, its `Clock` and its `Sessions`."""
+
+    async def create_session_file_system(self, context: SessionFileSystemFactoryContext) -> SessionFileSystem:
+        """Files in the store of the runtime.
+
+        Raises:
+            Error: `invalid_argument` if the host gave no store or no clock.
+        """
+        store: Store | None = context.get(Store)
+        clock: Clock | None = context.get(Clock)
+        if store is None or clock is None:
+            raise Error(Code.INVALID_ARGUMENT, "files need a store and a clock", because="the host gave none")
+        return StoredFiles(store, clock, context.get(Sessions) or Sessions())
+
+
+def beginning(tenant: Tenant, session: SessionId, change: Change, at: int) -> NewStream:
+    """The log of a session's files, as it begins."""
+    return NewStream(
+        stream=files_stream(tenant, session),
+        agent="",
+        entries=(_entry(change.record, _FIRST, at),),
+        at=at,
+        blobs=change.blobs,
+        beside=session_stream(tenant, session),
+    )
+
+
+def _entry(record: FilesChanged, seq: Seq, at: int) -> Entry:
+    return Entry(KIND, encode(record), at, key=f"files:{seq}")
+
+
+def _searchable(node: Node) -> bool:
+    return not node.is_directory and node.encoding == "text" and node.size <= MAX_SEARCHED_FILE_BYTES
+
+
+def _written(tree: Tree, path: str, content: str) -> SessionFile:
+    info = tree.info(path)
+    assert info is not None
+    return _file(info, content, tree.nodes[path].encoding)
+
+
+def _file(info: FileInfo, content: str | None, encoding: str) -> SessionFile:
+    return SessionFile(
+        id=info.id,
+        session_id=info.session_id,
+        path=info.path,
+        name=info.name,
+        content=content,
+        encoding="text" if encoding == "text" else "base64",
+        is_directory=info.is_directory,
+        is_readonly=info.is_readonly,
+        size_bytes=info.size_bytes,
+        created_at=info.created_at,
+        updated_at=info.updated_at,
+    )
+
+
+def _unknown(session_id: SessionId) -> Error:
+    return Error(
+        Code.SESSION_UNKNOWN,
+        f"there is no session {session_id!r} to have files",
+        hint="a session begins with its first input",
+    )

@@ -1,0 +1,279 @@
+"""Tools by which a model works with the files of its session. It sees them under `/workspace`.
+
+Reading is `pure`. Writing, editing and deleting are `once`: each change is signed with its call, so that after a crash
+the log of the files says whether it happened.
+"""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from collections.abc import Generator
+from contextlib import contextmanager
+from hashlib import sha256
+from typing import Literal, cast
+
+from perdure.codec import Json
+from perdure.errors import Code, Error
+from perdure.services.files.paths import normal, shown
+from perdure.services.files.protocol import SessionFiles
+from perdure.services.files.shapes import FileInfo, FileStat, SessionFile
+from perdure.services.files.stored import StoredFiles
+from perdure.services.files.tree import FilesChanged
+from perdure.tools.context import ToolContext
+from perdure.tools.decorator import AnyTool, tool
+from perdure.tools.errors import OutcomeUnknown, ToolError
+from perdure.tools.execution_result import ToolExecutionResult, ToolResultImage
+from perdure.tools.file_text import Edit, diff, edited, lines_of, window
+from perdure.tools.verdicts import DidNotHappen, Happened, Unknown, Verdict
+
+MAX_LISTED = 1000
+MAX_CONTEXT_LINES = 20
+MAX_FOUND_BYTES = 64 * 1024
+MAX_LINE_CHARS = 1000
+_PICTURES = {b"\x89PNG\r\n\x1a\n": "image/png", b"\xff\xd8\xff": "image/jpeg", b"GIF8": "image/gif"}
+_FIXABLE = {code for code in Code if code.startswith("file")} | {Code.INVALID_TEXT}
+
+
+def file_tools() -> tuple[AnyTool, ...]:
+    """All of them, to be given to an agent."""
+    found = (read_file, write_file, edit_file, list_directory, grep_files, delete_file, stat_file)
+    return cast("tuple[AnyTool, ...]", found)
+
+
+@contextmanager
+def _told() -> Generator[None]:
+    """What a model can do something about it reads; if the store did not answer, nobody knows what was written."""
+    try:
+        yield
+    except Error as problem:
+        if problem.code in _FIXABLE:
+            sentence = ". ".join(part for part in (problem.message, problem.because, problem.hint) if part)
+            raise ToolError(sentence, code=problem.code) from None
+        if problem.code in (Code.STORE_UNAVAILABLE, Code.STORE_FAILED):
+            raise OutcomeUnknown(problem.message) from problem
+        raise
+
+
+def _signed(ctx: ToolContext[object]) -> SessionFiles:
+    system = ctx.file_store
+    if isinstance(system, StoredFiles):
+        system = system.signed(ctx.idempotency_key)
+    return SessionFiles(system, ctx.session_id)
+
+
+async def _change(ctx: ToolContext[object]) -> FilesChanged | Verdict:
+    """What a call in doubt has changed; without a log of changes nobody can say."""
+    system = _signed(ctx).system
+    if not isinstance(system, StoredFiles):
+        return Unknown("this file system does not remember who changed what")
+    return await system.signed_change(ctx.session_id) or DidNotHappen()
+
+
+async def _was_written(ctx: ToolContext[object]) -> Verdict:
+    change = await _change(ctx)
+    if not isinstance(change, FilesChanged):
+        return change
+    put = change.put[0]
+    return Happened({"path": shown(put.path), "size_bytes": put.size, "content_hash": f"sha256:{put.hash}"})
+
+
+async def _was_deleted(ctx: ToolContext[object]) -> Verdict:
+    change = await _change(ctx)
+    return Happened({"deleted": True}) if isinstance(change, FilesChanged) else change
+
+
+def _hash(data: bytes) -> str:
+    return f"sha256:{sha256(data).hexdigest()}"
+
+
+def _about(file: SessionFile) -> dict[str, Json]:
+    return {"path": shown(file.path), "size_bytes": file.size_bytes, "content_hash": _hash(file.data)}
+
+
+async def _existing(files: SessionFiles, path: str) -> SessionFile:
+    found = await files.read_file(path)
+    if found is None:
+        raise ToolError(f"File not found: {shown(normal(path))}", code="file_unknown")
+    if found.is_directory:
+        raise ToolError(f"{shown(found.path)} is a directory: list it instead", code="file_kind_conflict")
+    return found
+
+
+@tool(effect="pure", display_name="Read File")
+async def read_file(
+    ctx: ToolContext[object], path: str, offset: int | None = None, limit: int | None = None
+) -> ToolExecutionResult:
+    """Read a file of the workspace. Lines come as `N|text`; `content_hash` is what edit_file needs.
+
+    Args:
+        path: The file, e.g. `/workspace/notes.md`.
+        offset: The first line to read, counted from 1.
+        limit: How many lines: 2000 at most.
+    """
+    with _told():
+        file = await _existing(ctx.files, path)
+    data, about = file.data, _about(file)
+    if file.encoding == "text":
+        seen = window(file.name, file.content or "", offset, limit)
+        lines: dict[str, Json] = {"first_line": seen.first, "last_line": seen.last, "total_lines": seen.total}
+        return ToolExecutionResult.success(
+            {**about, **lines, "truncated": seen.truncated, "content": seen.text}
+        )  # fmt: skip
+    media_type = _picture(data)
+    if media_type is None:
+        return ToolExecutionResult.success({**about, "binary": True})
+    picture = ToolResultImage(b64encode(data).decode(), media_type)
+    return ToolExecutionResult.success_with_images({**about, "media_type": media_type}, [picture])
+
+
+def _picture(data: bytes) -> str | None:
+    if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
+        return "image/webp"
+    return next((media_type for magic, media_type in _PICTURES.items() if data.startswith(magic)), None)
+
+
+@tool(effect="once", probe=_was_written, display_name="Write File")
+async def write_file(
+    ctx: ToolContext[object], path: str, content: str, encoding: Literal["text", "base64"] = "text"
+) -> dict[str, Json]:
+    """Write a file of the workspace, replacing what it said. Directories above it are made.
+
+    Args:
+        path: The file, e.g. `/workspace/notes.md`.
+        content: All of what it shall say.
+        encoding: `text`, or `base64` for bytes that are no text.
+    """
+    with _told():
+        return _about(await _signed(ctx).write_file(path, content, encoding))
+
+
+@tool(effect="once", probe=_was_written, display_name="Edit File")
+async def edit_file(ctx: ToolContext[object], path: str, expected_hash: str, edits: list[Edit]) -> dict[str, Json]:
+    """Replace parts of a text file. Nothing is changed unless all edits fit and the file is as you read it.
+
+    Args:
+        path: The file, e.g. `/workspace/notes.md`.
+        expected_hash: The `content_hash` of the file when you read it.
+        edits: What to replace: each `old_text` must stand in the file exactly once, and none may overlap.
+    """
+    with _told():
+        files = _signed(ctx)
+        file = await _existing(files, path)
+        if file.encoding != "text":
+            raise ToolError(f"{shown(file.path)} is not text", code="file_content_invalid")
+        if _hash(file.data) != expected_hash:
+            raise _stale(file, expected_hash)
+        old = file.content or ""
+        new = edited(old, edits)
+        written = await files.write_file_if_content_matches(path, old, "text", new, "text")
+        if written is None:
+            raise _stale(await _existing(files, path), expected_hash)
+    return {**_about(written), "edits": len(edits), "diff": diff(shown(written.path), old, new)}
+
+
+def _stale(file: SessionFile, expected: str) -> ToolError:
+    return ToolError(
+        f"File '{shown(file.path)}' changed since the last read. Expected {expected}, found {_hash(file.data)}. "
+        "Read the file again before editing.",
+        code="file_stale",
+    )
+
+
+@tool(effect="pure", display_name="List Directory")
+async def list_directory(ctx: ToolContext[object], path: str = "/workspace", limit: int = 200) -> dict[str, Json]:
+    """List a directory of the workspace.
+
+    Args:
+        path: The directory.
+        limit: How many entries: 1000 at most.
+    """
+    with _told():
+        found = await ctx.files.list_directory(path)
+    entries = [_entry(info) for info in found[: min(max(1, limit), MAX_LISTED)]]
+    return {
+        "path": shown(normal(path)),
+        "total": len(found),
+        "truncated": len(entries) < len(found),
+        "entries": entries,
+    }
+
+
+def _entry(info: FileInfo | FileStat) -> dict[str, Json]:
+    kind = "directory" if info.is_directory else "file"
+    return {
+        "path": shown(info.path),
+        "type": kind,
+        "size_bytes": info.size_bytes,
+        "is_readonly": info.is_readonly,
+        "updated_at": info.updated_at,
+    }
+
+
+@tool(effect="pure", display_name="Search Files")
+async def grep_files(
+    ctx: ToolContext[object], pattern: str, path_pattern: str | None = None, context: int = 0, limit: int = 200
+) -> dict[str, Json]:
+    """Search the text files of the workspace for lines that match a regular expression.
+
+    Args:
+        pattern: The regular expression, without look-around and back-references.
+        path_pattern: Which files: a glob such as `*.py`, or a part of the path.
+        context: How many lines around each match to show: 20 at most.
+        limit: How many matches: 1000 at most.
+    """
+    with _told():
+        found = await ctx.files.grep_files(pattern, path_pattern)
+    around = min(max(0, context), MAX_CONTEXT_LINES)
+    texts: dict[str, list[str]] = {}
+    matches: list[dict[str, Json]] = []
+    size = 0
+    for one in found[: min(max(1, limit), MAX_LISTED)]:
+        match: dict[str, Json] = {"path": shown(one.path), "line_number": one.line_number, "line": _short(one.line)}
+        if around:
+            if one.path not in texts:
+                read = await ctx.files.read_file(one.path)
+                texts[one.path] = lines_of((read.content if read else None) or "")
+            first, at = max(0, one.line_number - 1 - around), one.line_number
+            match["before"] = [_short(line) for line in texts[one.path][first : at - 1]]
+            match["after"] = [_short(line) for line in texts[one.path][at : at + around]]
+        size += len(str(match).encode())
+        if size > MAX_FOUND_BYTES:
+            break
+        matches.append(match)
+    return {"total": len(found), "truncated": len(matches) < len(found), "matches": matches}
+
+
+def _short(line: str) -> str:
+    return line if len(line) <= MAX_LINE_CHARS else f"{line[:MAX_LINE_CHARS]} […]"
+
+
+@tool(effect="once", probe=_was_deleted, display_name="Delete File")
+async def delete_file(ctx: ToolContext[object], path: str, recursive: bool = False) -> dict[str, Json]:
+    """Delete a file or a directory of the workspace.
+
+    Args:
+        path: What to delete.
+        recursive: Also a directory that is not empty, with all that is in it.
+    """
+    with _told():
+        files = _signed(ctx)
+        if await files.delete_file(path, recursive):
+            return {"deleted": True}
+        known = await files.stat_file(path)
+    if known is None:
+        raise ToolError(f"File not found: {shown(normal(path))}", code="file_unknown")
+    raise ToolError(f"{shown(known.path)} is not empty: say recursive to delete it", code="file_kind_conflict")
+
+
+@tool(effect="pure", display_name="File Info")
+async def stat_file(ctx: ToolContext[object], path: str) -> dict[str, Json]:
+    """Say what is known of a file or directory of the workspace.
+
+    Args:
+        path: The file or directory.
+    """
+    with _told():
+        found = await ctx.files.stat_file(path)
+        if found is None:
+            raise ToolError(f"File not found: {shown(normal(path))}", code="file_unknown")
+    return _entry(found)
