@@ -9,13 +9,16 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING, cast
 
 import msgspec
 
 from perdure import Agent, DidNotHappen, Fact, Happened, Runtime, Session, ToolContext, ToolError, Tuning, Unknown, tool
 from perdure.codec import Json
+from perdure.commit.plan import Plan, Receipt
 from perdure.models.protocol import Model, ModelEvent, ModelRequest, TextDelta
 from perdure.models.scripted import ScriptedModel, call, calls, cut, say
 from perdure.runtime.clock import SystemClock
@@ -93,28 +96,84 @@ def one_once(ledger: Ledger) -> tuple[Model, list[AnyTool]]:
     return ScriptedModel(call("charge", cents=5), say("all done")), [charge]
 
 
+class Writes:
+    """How many appends are under way, so that a tool can end when the end of another one is durable."""
+
+    def __init__(self) -> None:
+        self._under_way = 0
+
+    def watched(self, store: Store) -> Store:
+        """The same store."""
+        return cast("Store", _Watched(store, self))
+
+    def submit(self, append: Awaitable[Receipt]) -> Awaitable[Receipt]:
+        self._under_way += 1
+        future = asyncio.ensure_future(append)
+        future.add_done_callback(self._over)
+        return future
+
+    def _over(self, _: object) -> None:
+        self._under_way -= 1
+
+    async def settled(self, what: asyncio.Event) -> None:
+        """Wait until this has happened here, and everything that followed from it is durable. What happened in an
+        earlier life does not happen again."""
+        with suppress(TimeoutError):
+            await asyncio.wait_for(what.wait(), 0.5)
+        await _let_others()
+        while self._under_way:
+            await asyncio.sleep(0.002)
+            await _let_others()
+
+
+async def _let_others() -> None:
+    for _ in range(100):
+        await asyncio.sleep(0)
+
+
+class _Watched:
+    def __init__(self, store: Store, writes: Writes) -> None:
+        self._store = store
+        self._writes = writes
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(self._store, name)
+
+    def append(self, plan: Plan) -> Awaitable[Receipt]:
+        return self._writes.submit(self._store.append(plan))
+
+
+writes = Writes()
+
+
 def three_classes(ledger: Ledger) -> tuple[Model, list[AnyTool]]:
     """Three tools of different classes in one reply, made to finish one after another."""
+    charging, looked, has_put = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
     @tool(effect="pure")
     async def look(ctx: ToolContext) -> str:
         """Look something up."""
         ledger.write("look", ctx.idempotency_key)
-        await asyncio.sleep(0.08)
+        await writes.settled(charging)
+        looked.set()
         return "seen"
 
     @tool(effect="idempotent")
     async def put(ctx: ToolContext) -> str:
         """Put something somewhere."""
         ledger.write("put", ctx.idempotency_key)
-        await asyncio.sleep(0.16)
+        await writes.settled(looked)
+        has_put.set()
         return "put"
 
     @tool(effect="once")
     async def charge(ctx: ToolContext) -> str:
         """Charge a card."""
         ledger.write("charge", ctx.idempotency_key)
-        await asyncio.sleep(0.24)
+        charging.set()
+        await writes.settled(has_put)
         return "charged"
 
     return ScriptedModel(calls(call("look"), call("put"), call("charge")), say("all done")), [look, put, charge]
@@ -204,7 +263,7 @@ def failing(ledger: Ledger) -> tuple[Model, list[AnyTool]]:
 def timing_out(ledger: Ledger) -> tuple[Model, list[AnyTool]]:
     """A once tool that never comes back: in doubt, not failed."""
 
-    @tool(timeout="60ms")
+    @tool(timeout="500ms")  # from the intent on, so it must not take that long to write
     async def charge(ctx: ToolContext) -> str:
         """Charge a card."""
         ledger.write("charge", ctx.idempotency_key)
@@ -392,7 +451,7 @@ async def _run(name: str, folder: Path) -> None:
     clock = SystemClock()
     lease_s = float(os.environ.get(LEASE_S, "10"))
     real = store_for(store_url(folder), clock, lease_ms=int(lease_s * 1000))
-    store = _stop_where_told(tripwire_from_environment(real))
+    store = writes.watched(_stop_where_told(tripwire_from_environment(real)))
     tuning = Tuning(clock=clock, lease_s=lease_s)
     async with Runtime(
         store, agents=[Agent("a", model=model, tools=tools, instructions="as it was")], tuning=tuning

@@ -26,15 +26,12 @@ WHOLE = ("one_once", "probed")
 """The main turn, and the turn in which it matters that the dead are known to be dead: killed on both sides of a write.
 A kill after one write is nearly a kill before the next, so one side will do for the others."""
 
-SWEPT = [name for name in SWEEPS if name not in ("timing_out", "three_classes")]
-"""Not those whose tables hold only where a write takes less time than a call."""
-
 POINTS = [
-    (name, point) for name in SWEPT for point in SWEEPS[name].points if name in WHOLE or point.endswith(":before")
+    (name, point) for name in SWEEPS for point in SWEEPS[name].points if name in WHOLE or point.endswith(":before")
 ]
 
 
-@pytest.mark.parametrize("scenario", SWEPT)
+@pytest.mark.parametrize("scenario", SWEEPS)
 def test_the_scenario_writes_what_the_table_says(scenario: str, on_postgres: Path) -> None:
     boundaries = trace(scenario, on_postgres)
     assert [b.what for b in boundaries if b.side == "before"] == SWEEPS[scenario].writes
@@ -47,7 +44,7 @@ async def test_killed_at_a_durable_boundary(scenario: str, point: str, on_postgr
     await check(scenario, on_postgres, at(Boundary(int(n), side, "")), SWEEPS[scenario].points[point])
 
 
-@pytest.mark.parametrize(("scenario", "place"), [(name, place) for name in SWEPT for place in SWEEPS[name].inside])
+@pytest.mark.parametrize(("scenario", "place"), [(name, place) for name in SWEEPS for place in SWEEPS[name].inside])
 async def test_killed_inside(scenario: str, place: str, on_postgres: Path) -> None:
     await check(scenario, on_postgres, inside(place), SWEEPS[scenario].inside[place])
 
