@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import itertools
 import multiprocessing
+import subprocess
+import sys
 from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import asynccontextmanager
 from multiprocessing.context import ForkServerProcess
@@ -17,7 +19,9 @@ from perdure.errors import Code
 from perdure.ids import SessionId, WorkerId, session_stream
 from perdure.testing import World
 from perdure.vocab.records import FORMAT
-from tests.compat.releases import NEW, OLD, next_release, store_of, version_of, work
+from tests.compat.releases import NEW, OLD, store_of, version_of, work
+from tests.compat.steps import next_release
+from tests.e2e.command import environment
 
 pytestmark = [pytest.mark.crash, pytest.mark.timeout(120)]
 
@@ -115,12 +119,36 @@ async def reached(look: Callable[[], bool]) -> None:
             await asyncio.sleep(0.02)
 
 
-async def test_two_releases_work_together_through_a_migration(url: str, fleet: Fleet) -> None:
+async def command(*words: str) -> str:
+    """Run a command line of the next release; what it prints."""
+    line = (sys.executable, "-m", "tests.compat.next_command", *words)
+    ran = await asyncio.to_thread(
+        subprocess.run,
+        line,
+        cwd=Path(__file__).parents[2],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert ran.returncode == 0, ran.stderr
+    return ran.stdout
+
+
+@pytest.mark.parametrize("by", ["worker", "command"])
+async def test_two_releases_work_together_through_a_migration(by: str, url: str, fleet: Fleet) -> None:
     old = [await fleet.start(OLD), await fleet.start(OLD)]
     async with load(url) as callers:
         await callers.ask("from-before")
         assert await version_of(url) == 1
-        new = [await fleet.start(NEW)]  # migrates, under load
+        if by == "command":
+            assert "0002_shards" in await command("db", "status", "--db", url)
+            assert (await command("db", "migrate", "--db", url)).endswith(": 1 step made\n")
+            assert await version_of(url) == 2
+            charged = fleet.world.count("charge")
+            await reached(lambda: fleet.world.count("charge") > charged + 10)  # by workers that know nothing of it
+            assert (await command("db", "migrate", "--db", url)).endswith(": nothing to do\n")
+        new = [await fleet.start(NEW)]  # migrates, under load, if nobody has
         assert await version_of(url) == 2
         await reached(lambda: bool(fleet.by(NEW)))  # and takes part
         charged = fleet.world.count("charge")
