@@ -1,7 +1,7 @@
 """Shows: a secret question: a person gives a token that no log, event or prompt ever has; a tool reads it by reference.
 
 Run:     python examples/09_secret.py
-See:     the model hands a reference to a tool, which reads the value and says too much; the store's files are without it.
+See:     the model hands a reference to a tool, which reads the value and says too much; no file has it.
 """
 
 import asyncio

@@ -36,7 +36,7 @@ from perdure.store.protocol import Store
 from perdure.tools.decorator import AnyTool, ToolOptions
 from perdure.tools.prepare import ToolPrepareContext
 from perdure.vocab.approvals import consent_to
-from perdure.vocab.messages import Message, ToolResult
+from perdure.vocab.messages import Message, ToolCall, ToolResult
 from perdure.vocab.records import EffectStarted, GrantMade
 from tests.scenarios.conftest import Desk, until
 
@@ -744,3 +744,59 @@ async def test_a_decision_of_the_wrong_type_decides_nothing(desk: Desk) -> None:
         assert await code_of(lambda page=page: rt.approvals.list(**page)) is Code.INVALID_ARGUMENT  # type: ignore[arg-type]
     assert await rt.approvals.list() == (question,)
     assert (await rt.approvals.get(question.id)).status == "waiting"
+
+
+async def test_an_interruption_takes_the_open_question_back(desk: Desk) -> None:
+    paid: list[int] = []
+    model = ScriptedModel.by_input({"go": [call("refund", cents=1), say("ok")], "stop": [say("stopped")]})
+    for patience in (0.0, 30.0):
+        rt = await desk.open(model, refunds(paid), tuning=Tuning(patience_s=patience))
+        session = await rt.session(f"s{patience}", agent="a")
+        sent = await session.send("go")
+        (question,) = await asked(rt)
+        stop = await session.send("stop", mode="interrupt")
+        assert await code_of(lambda: rt.approvals.approve(question.id, by="ana")) is Code.APPROVAL_STALE  # noqa: B023
+        assert (await stop.result(20)).text.startswith("stopped")
+        assert (await sent.result(20)).reason == "cancelled"
+        assert (await rt.approvals.get(question.id)).status == "withdrawn"
+        assert (paid, await rt.approvals.list()) == ([], ())
+        [output] = outputs(await session.history())
+        assert output["code"] == "cancelled"
+        assert await contradictions(session) == ()
+        await rt.drain(5)
+
+
+async def test_what_was_decided_while_the_session_is_paused_waits_for_nobody_any_more(desk: Desk) -> None:
+    paid: list[int] = []
+    rt = await desk.open(ScriptedModel(call("refund", cents=1), say("ok")), refunds(paid), tuning=HURRIED)
+    session = await rt.session("s", agent="a")
+    sent = await session.send("go")
+    (question,) = await asked(rt)
+    await parked(rt, session)
+    await session.pause()
+    assert [item.id for item in await session.pending()] == [question.id]
+    await rt.approvals.approve(question.id, by="ana")
+    assert await session.pending() == ()
+    why = await session.why()
+    assert why.status == "paused"
+    assert [item.what for item in why.waiting] == ["somebody to resume it", "approval of tool refund (answered)"]
+    assert paid == []
+    await session.resume()
+    assert (await sent.result(20)).status == "finished"
+    assert paid == [1]
+
+
+async def test_a_registry_does_not_run_what_a_person_must_allow(desk: Desk) -> None:
+    paid: list[int] = []
+
+    @tool
+    async def sneaky(ctx: ToolContext) -> Json:
+        asked = ToolCall(id=CallId("x"), name="refund", args={"cents": 1})
+        return (await ctx.tool_registry.execute_with_context(asked, None, ctx)).error
+
+    rt = await desk.open(ScriptedModel(call("sneaky"), say("ok")), sneaky, refunds(paid))
+    session = await rt.session("s", agent="a")
+    await session.ask("go")
+    [output] = outputs(await session.history())
+    assert output == "The tool refund needs a person's approval, and here nobody can be asked"
+    assert paid == []

@@ -7,16 +7,17 @@ from typing import cast
 
 import pytest
 
-from perdure import ChildCall, Code, Error, Fact, ToolContext, Tuning, tool
+from perdure import ChildCall, Code, Error, Fact, Runtime, ToolContext, Tuning, tool
 from perdure.codec import Json
 from perdure.models.scripted import ScriptedModel, call, calls, say
 from perdure.observe.pending import PendingClientCall, PendingQuestion
+from perdure.runtime import answers
 from perdure.runtime.session import Session
-from perdure.store.protocol import Accepted, AlreadyResolved
+from perdure.store.protocol import Accepted, AlreadyResolved, Resolved
 from perdure.tools.client_side import ask_user, asking, client_tool
 from perdure.tools.toolbox import ToolSource
 from perdure.vocab.effects import AwaitEvent
-from perdure.vocab.promises import Err, Ok
+from perdure.vocab.promises import AwaitEventKey, ClientResult, Err, Ok, Resolution
 from perdure.vocab.records import EffectStarted
 from tests.scenarios.conftest import Desk, until
 from tests.scenarios.test_bodies import HURRIED, ids, outputs, parked, status
@@ -136,7 +137,7 @@ async def test_results_are_found_in_their_own_session_only(desk: Desk) -> None:
     await other.send("go")
     theirs = await waiting_call(other)
     strange = ["", "x", "a.b.c", f"{item.id}0", item.id.rsplit(".", 1)[0], theirs.id, "x" * 5000]
-    for wrong in [*strange, cast("str", None)]:
+    for wrong in [*strange, cast("str", None), cast("str", []), cast("str", {})]:
         with pytest.raises(Error) as caught:
             await session.post_result(wrong, {"lat": 1})
         assert refusal(caught.value) is Code.TOOL_CALL_UNKNOWN
@@ -431,3 +432,33 @@ async def test_waking_one_costs_the_same_however_many_are_parked(desk: Desk) -> 
     for plans, commits in few + many:  # the answer is told, the model is asked, the turn ends; a batch more or less
         assert plans <= 5
         assert commits <= 8
+
+
+async def test_of_several_results_those_that_were_taken_are_named_if_one_comes_too_late(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    look = client_tool("look", "Look.", {"type": "object"})
+    session = await begun(desk, ScriptedModel(calls(call("look"), call("look"), call("look")), say("ok")), look)
+
+    async def all_asked() -> bool:
+        return len(await session.pending()) == 3
+
+    await until(all_asked)
+    first, second, third = sorted(item.id for item in await session.pending())
+    resolve = answers.resolve
+
+    async def somebody_is_quicker(
+        rt: Runtime, key: AwaitEventKey, given: Resolution, due_at: int | None = None
+    ) -> Resolved:
+        if key.wait == ClientResult(call_id=second):
+            await resolve(rt, key, Ok(value="theirs"), due_at)
+        return await resolve(rt, key, given, due_at)
+
+    monkeypatch.setattr(answers, "resolve", somebody_is_quicker)
+    with pytest.raises(Error) as caught:
+        await session.post_results({first: "a", second: "b", third: "c"})
+    assert refusal(caught.value) is Code.TOOL_CALL_ANSWERED
+    assert caught.value.details["taken"] == [first, third]
+    assert f"the results of {first}, {third} were taken" in caught.value.because
+    await status(session, "idle")
+    assert outputs(await session.history()) == ["a", "theirs", "c"]

@@ -15,15 +15,17 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from perdure import Agent, Code, Error, Runtime, ToolContext, Tuning, tool
+from perdure.codec import Json
 from perdure.effects.promises import signed_key, unsigned_key
 from perdure.ids import PromiseId
-from perdure.models.scripted import ScriptedModel, call, say
+from perdure.models.scripted import ScriptedModel, call, calls, say
 from perdure.runtime.session import Session
 from perdure.store.protocol import Accepted, AlreadyResolved
+from perdure.tools.body import EventTimedOut
 from perdure.tools.decorator import AnyTool
 from perdure.vocab.outcomes import PendingCompletion
 from perdure.vocab.promises import AwaitEventKey, Cancelled, Custom, Err, Ok, TimedOut, ToolCompletion
-from tests.scenarios.conftest import Desk, NewStore
+from tests.scenarios.conftest import Desk, NewStore, until
 from tests.scenarios.test_bodies import HURRIED, outputs, parked, recorded, status
 
 REFUSED = (
@@ -376,3 +378,60 @@ async def test_a_timeout_and_an_answer_race_for_one_promise(desk: Desk) -> None:
     else:
         assert answered == AlreadyResolved(TimedOut())
         assert result["code"] == "tool_completion_timeout"
+
+
+async def test_an_answer_after_its_time_is_late_also_while_nobody_is_at_work(desk: Desk) -> None:
+    """By the store's clock, and before any worker has noticed that the time is over."""
+    keys: list[AwaitEventKey] = []
+
+    @tool(effect="resumable")
+    async def wait(ctx: ToolContext) -> Json:
+        """Wait."""
+        try:
+            return await ctx.event("answer", timeout="3s")
+        except EventTimedOut:
+            return "nobody"
+
+    @tool
+    async def order(ctx: ToolContext) -> PendingCompletion:
+        """Order."""
+        keys.append(await ctx.completion_key(deadline="1h"))
+        return ctx.pending(deadline="3s")
+
+    @tool
+    async def ship(ctx: ToolContext) -> PendingCompletion:
+        """Ship."""
+        keys.append(await ctx.completion_key(deadline="3s"))
+        return ctx.pending()
+
+    model = ScriptedModel(calls(call("wait"), call("order"), call("ship")), say("ok"))
+    rt = await desk.open(model, wait, order, ship, tuning=HURRIED)
+    session = await rt.session("s", agent="a")
+    await session.send("go")
+    elsewhere = (await desk.open(model, worker=False)).existing("s")
+    await until(lambda: _waits_for(elsewhere, 3))
+    due = [item.until for item in await elsewhere.pending()]
+    await rt.drain(0)
+    last = max(moment for moment in due if moment is not None)
+    await until(lambda: _past(elsewhere.runtime, last))
+    assert await elsewhere.resolve("answer", 7) == AlreadyResolved(TimedOut())
+    for key in keys:
+        assert await elsewhere.runtime.resolve(key, 7) == AlreadyResolved(TimedOut())
+    await desk.open(model, wait, order, ship)
+    await until(lambda: _idle(elsewhere))
+    waited, *left = outputs(await elsewhere.history())
+    assert waited == "nobody"
+    assert [one["code"] for one in left] == ["tool_completion_timeout"] * 2
+
+
+async def _waits_for(session: Session, count: int) -> bool:
+    found = await session.pending()
+    return len(found) == count and all(item.until and item.until - item.since < 60_000 for item in found)
+
+
+async def _past(rt: Runtime, moment: int) -> bool:
+    return await rt.store.now() > moment
+
+
+async def _idle(session: Session) -> bool:
+    return (await session.why()).status == "idle"

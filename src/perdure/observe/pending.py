@@ -14,7 +14,7 @@ from perdure.session.fold import CODE, fold_all
 from perdure.store.protocol import Store
 from perdure.vocab.effects import AwaitEvent, EffectKind, PreparedToolCall
 from perdure.vocab.messages import Reply, ToolCall
-from perdure.vocab.outcomes import Done, LlmCallOutcome, ToolCallOutcome
+from perdure.vocab.outcomes import Done, LlmCallOutcome, Pending, ToolCallOutcome
 from perdure.vocab.promises import ClientResult, DoubtVerdict, ToolApproval, UserAnswer
 from perdure.vocab.questions import Question, questions_of
 from perdure.vocab.records import EffectSettled, EffectStarted, OutcomeArrivedLate, Row
@@ -99,7 +99,23 @@ async def pending(store: Store, stream: StreamId) -> tuple[PendingItem, ...]:
     if state.open_turn is None:
         return ()
     rows = await store.read(stream, after=Seq(state.turn_seq - 1))
-    return items(SessionId(stream_names(stream)[2]), state.open_turn, rows)
+    known = await answered(store, rows)
+    found = items(SessionId(stream_names(stream)[2]), state.open_turn, rows)
+    return tuple(item for item in found if item.effect not in known)
+
+
+async def answered(store: Store, rows: Sequence[Row]) -> set[EffectId]:
+    """The waits among these rows whose answer is there, and which nobody has acted on yet."""
+    journal = EffectJournal()
+    for row in rows:
+        journal.fold(row.record)
+    found: set[EffectId] = set()
+    for started in journal.unsettled():
+        if isinstance(started.command, AwaitEvent):
+            state = await store.peek(started.command.key.key_id)
+            if state is not None and state.resolution is not None:
+                found.add(started.id)
+    return found
 
 
 def items(session: SessionId, turn: TurnId, rows: Sequence[Row]) -> tuple[PendingItem, ...]:
@@ -107,6 +123,7 @@ def items(session: SessionId, turn: TurnId, rows: Sequence[Row]) -> tuple[Pendin
     journal = EffectJournal()
     begun: dict[EffectId, int] = {}
     ends: dict[EffectId, Done] = {}
+    left: dict[str, int] = {}
     calls: dict[tuple[int, int], ToolCall] = {}
     late: set[CallId] = set()
     for row in rows:
@@ -119,6 +136,8 @@ def items(session: SessionId, turn: TurnId, rows: Sequence[Row]) -> tuple[Pendin
                 calls.update({(parse_ref(effect).iteration, i): call for i, call in enumerate(asked)})
             case EffectSettled(id=effect, outcome=ToolCallOutcome(launch=Done() as done)):
                 ends[effect] = done
+            case EffectSettled(id=effect, outcome=ToolCallOutcome(launch=Pending(due_at=int(due_at)))):
+                left[f"{effect}.completion"] = due_at  # what the tool said last counts
             case OutcomeArrivedLate(call=told):
                 late.add(told)
             case _:
@@ -129,7 +148,7 @@ def items(session: SessionId, turn: TurnId, rows: Sequence[Row]) -> tuple[Pendin
         call = calls.get((ref.iteration, ref.index)) if ref.index is not None else None
         if call is not None and call.id in late:
             continue  # what was asked about it is known by now
-        place = _Place(session, turn, call, begun[started.id])
+        place = _Place(session, turn, call, begun[started.id], left.get(started.id, started.due_at))
         found.extend(_item(started, ref, place, _doubt(ref, ends)))
     return tuple(sorted(found, key=lambda item: item.since))
 
@@ -160,6 +179,7 @@ class _Place:
     turn: TurnId
     call: ToolCall | None
     since: int
+    until: int | None
 
 
 def _item(started: EffectStarted, ref: EffectRef | PartRef, at: _Place, ended: Done | None) -> Iterable[PendingItem]:
@@ -210,7 +230,7 @@ def _fields(started: EffectStarted, at: _Place, kind: PendingKind, id: str, what
         what=what,
         who=who,
         since=at.since,
-        until=started.due_at,
+        until=at.until,
     )
 
 

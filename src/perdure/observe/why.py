@@ -10,7 +10,7 @@ from perdure.effects.journal import EffectJournal
 from perdure.errors import Code, Error
 from perdure.ids import CallId, EffectId, Seq, SessionId, StreamId, TurnId, stream_names
 from perdure.inbox.items import Input
-from perdure.observe.pending import PendingItem, items
+from perdure.observe.pending import PendingItem, answered, items
 from perdure.session.fold import CODE, SessionState, cancel_of, fold_all
 from perdure.store.permits import Permit
 from perdure.store.protocol import Loaded, Place, Store, StreamInfo
@@ -66,12 +66,15 @@ async def explain(store: Store, stream: StreamId, *, now: int, places: Mapping[s
     state = fold_all(loaded.snapshot.data if loaded.snapshot else None, loaded.rows)
     queued = sum(isinstance(row.item, Input) for row in loaded.inbox)
     if info.paused is not None:
-        return _paused(info, state, queued, await store.read(stream))
+        rows = await store.read(stream)
+        open_rows = [row for row in rows if row.seq >= state.turn_seq] if state.open_turn else []
+        return _paused(info, state, queued, rows, _noted(_under_way(open_rows), await answered(store, open_rows)))
     if state.open_turn is None:
         queue = info.queue or (places or {}).get(info.agent, Place()).queue
         return _between_turns(info, queued, loaded, await _seats(store, queue) if queued else "")
     rows = await store.read(stream, after=Seq(state.turn_seq - 1))
-    return _within_turn(info, state, rows, queued, _permits_wanted(stream, await store.permits()))
+    wanted = _permits_wanted(stream, await store.permits())
+    return _within_turn(info, state, rows, queued, wanted, await answered(store, rows))
 
 
 async def _seats(store: Store, queue: str) -> str:
@@ -103,14 +106,20 @@ def _holders(held: Sequence[Permit]) -> str:
     return ", ".join(named[:MAX_NAMED]) + more or "nobody any more"
 
 
-def _paused(info: StreamInfo, state: SessionState, queued: int, rows: Sequence[Row]) -> Why:
+def _noted(waiting: Sequence[Waiting], known: set[EffectId]) -> tuple[Waiting, ...]:
+    """What was answered, and is only waiting to go on, says so."""
+    return tuple(
+        replace(item, what=f"{item.what} (answered)", who="") if item.effect in known else item for item in waiting
+    )
+
+
+def _paused(info: StreamInfo, state: SessionState, queued: int, rows: Sequence[Row], stopped: Sequence[Waiting]) -> Why:
     assert info.paused is not None
     record = next((row.record for row in reversed(rows) if row.kind == "session_paused"), None)
     reason = record.reason if isinstance(record, SessionPaused) else ""
     summary = f"paused by {info.paused.by or 'somebody'}" + (f": {reason}" if reason else "")
     since = Waiting("somebody to resume it", info.paused.since or 0)
     turn = state.open_turn
-    stopped = tuple(_under_way([row for row in rows if row.seq >= state.turn_seq])) if turn else ()
     if cancel_of(state, turn) if turn else None:
         summary += "; its turn was cancelled and ends when it is resumed"
     return Why("paused", summary + _behind(queued), turn, (since, *stopped), queued, info.owner, "session.resume()")
@@ -144,13 +153,19 @@ def sealed_turn(rows: Sequence[Row]) -> TurnEnded | None:
 
 
 def _within_turn(
-    info: StreamInfo, state: SessionState, rows: Sequence[Row], queued: int, wanted: Sequence[Waiting]
+    info: StreamInfo,
+    state: SessionState,
+    rows: Sequence[Row],
+    queued: int,
+    wanted: Sequence[Waiting],
+    known: set[EffectId],
 ) -> Why:
     turn = state.open_turn
     assert turn is not None
-    held = {item.effect: item for item in items(SessionId(stream_names(info.stream)[2]), turn, rows)}
+    named = items(SessionId(stream_names(info.stream)[2]), turn, rows)
+    held = {item.effect: item for item in named if item.effect not in known}
     told = (_told(item, held.get(item.effect) if item.effect else None) for item in _under_way(rows))
-    waiting = (*told, *wanted)
+    waiting = (*_noted(tuple(told), known), *wanted)
     what = "; ".join(item.what for item in waiting) or "the next step"
     behind = f"{_behind(queued)} behind this turn" if queued else ""
     at_work = info.owner is not None and info.owner_alive

@@ -6,7 +6,7 @@ What an answer says is checked before anything is written.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from perdure.codec import Json, check_text, encode, to_json
 from perdure.effects.journal import EffectJournal
@@ -17,6 +17,7 @@ from perdure.inbox.items import Input
 from perdure.store.protocol import Accepted, AlreadyResolved, Resolved, Store, Unknown
 from perdure.tools.body import refuse_unordered
 from perdure.vocab.effects import AwaitEvent
+from perdure.vocab.outcomes import Pending, ToolCallOutcome
 from perdure.vocab.promises import (
     AwaitEventKey,
     Cancelled,
@@ -28,7 +29,7 @@ from perdure.vocab.promises import (
     TurnTerminal,
     unknown_key,
 )
-from perdure.vocab.records import CancelRequested, Row, TurnEnded, end_key, gate_key, open_key
+from perdure.vocab.records import CancelRequested, EffectSettled, Row, TurnEnded, end_key, gate_key, open_key
 
 if TYPE_CHECKING:
     from perdure.runtime.runtime import Runtime
@@ -95,10 +96,13 @@ async def resolve_by_key(rt: Runtime, key: object, resolution: Resolution) -> Re
 
 
 async def resolve(rt: Runtime, key: AwaitEventKey, resolution: Resolution, due_at: int | None = None) -> Resolved:
-    """Answer a promise of a turn that is not over, and wake who waits for it. After `due_at` it ends as timed out."""
+    """Answer a promise of a turn that is not over, and wake who waits for it. After `due_at` it ends as timed out, and
+    without one after the last moment at which somebody of the turn waits for it: by the store's clock."""
     scope = TurnScope.parse(key.scope)
     now = rt.clock.wall_ms()
     await rt.check_readable(scope.stream)
+    if due_at is None:
+        due_at = await _due(rt.store, scope, key)
     try:
         await rt.store.promise(PromiseState(id=key.key_id, stream=scope.stream, deadline_at=due_at))
         over = await end_of(rt.store, scope.stream, scope.turn) is not None
@@ -113,6 +117,27 @@ async def resolve(rt: Runtime, key: AwaitEventKey, resolution: Resolution, due_a
         return AlreadyResolved(Cancelled())
     await rt.tell(scope.stream)
     return answered
+
+
+async def _due(store: Store, scope: TurnScope, key: AwaitEventKey) -> int | None:
+    """Until when the turn waits for this, as its log says; None if nobody waits yet, or somebody waits for ever."""
+    opened = await store.find(scope.stream, open_key(scope.turn))
+    if opened is None:
+        return None
+    journal, left = EffectJournal(), dict[str, int | None]()
+    for row in await store.read(scope.stream, after=opened.seq):
+        journal.fold(row.record)
+        match row.record:
+            case EffectSettled(id=id, outcome=ToolCallOutcome(launch=Pending(due_at=due_at))) if due_at is not None:
+                left[f"{id}.completion"] = due_at  # what the tool said when it left the call to somebody outside
+            case _:
+                pass
+    waits = [
+        left.get(started.id, started.due_at)
+        for started in journal.unsettled()
+        if isinstance(started.command, AwaitEvent) and started.command.key.key_id == key.key_id
+    ]
+    return max(cast("list[int]", waits)) if waits and None not in waits else None
 
 
 async def peek(rt: Runtime, key: object) -> Resolution | None:

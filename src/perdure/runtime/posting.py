@@ -58,7 +58,17 @@ async def post(rt: Runtime, session: SessionId, results: Mapping[str, Json | Err
         first = known.resolution if known is not None else None
         if first is not None and first != given:
             raise _late(call, first)
-    return {call: await _bring(rt, call, key, given, due_at) for call, key, given, due_at in checked}
+    taken: dict[CallId, Resolved] = {}
+    late: list[tuple[CallId, Resolution]] = []
+    for call, key, given, due_at in checked:
+        resolved = await answers.resolve(rt, key, given, due_at)
+        if isinstance(resolved, AlreadyResolved) and resolved.resolution != given:
+            late.append((call, resolved.resolution))
+        else:
+            taken[call] = resolved  # who did not hear that it was taken says it again: that is no conflict
+    if late:
+        raise _late(*late[0], tuple(taken))
+    return taken
 
 
 async def answer(
@@ -96,7 +106,7 @@ def _place(rt: Runtime, session: SessionId, call: object) -> TurnScope:
     """Where a call belongs: its id begins with its turn."""
     parts = call.rsplit(".", 2) if isinstance(call, str) else []
     if len(parts) != 3 or not parts[0]:
-        raise _unknown(call)
+        raise unknown(call)
     return TurnScope(rt.tenant, session, TurnId(parts[0]))
 
 
@@ -109,7 +119,7 @@ async def _asked(
         case EffectStarted(command=AwaitEvent(about=PreparedToolCall() as about), due_at=due_at, redacted=""):
             return about, due_at
         case _:
-            raise _unknown(call)
+            raise unknown(call)
 
 
 async def _contract(rt: Runtime, scope: TurnScope, tool: str) -> ToolContract | None:
@@ -153,15 +163,7 @@ def _checked(questions: tuple[Question, ...], given: Mapping[str, Answer], call:
     return {question.id: given[question.id] for question in questions}
 
 
-async def _bring(rt: Runtime, call: CallId, key: AwaitEventKey, given: Resolution, due_at: int | None) -> Resolved:
-    """Somebody who did not hear that it was taken says it again: that is no conflict."""
-    resolved = await answers.resolve(rt, key, given, due_at)
-    if isinstance(resolved, AlreadyResolved) and resolved.resolution != given:
-        raise _late(call, resolved.resolution)
-    return resolved
-
-
-def _late(call: CallId, first: Resolution) -> Error:
+def _late(call: CallId, first: Resolution, taken: tuple[CallId, ...] = ()) -> Error:
     match first:
         case Ok() | Err():
             because = "somebody was first, with something else"
@@ -169,7 +171,10 @@ def _late(call: CallId, first: Resolution) -> Error:
             because = "its time was over"
         case Cancelled():
             because = "nobody waits for it any more"
-    return Error(Code.TOOL_CALL_ANSWERED, f"the call {call} was answered before", because=because, call=call)
+    if taken:
+        because += f"; the results of {', '.join(taken)} were taken"
+    what = f"the call {call} was answered before"
+    return Error(Code.TOOL_CALL_ANSWERED, what, because=because, call=call, taken=list(taken))
 
 
 def _named(text: object, what: str) -> str:
@@ -181,7 +186,8 @@ def _named(text: object, what: str) -> str:
     return plain
 
 
-def _unknown(call: object) -> Error:
+def unknown(call: object) -> Error:
+    """There is no such call; nor is there one that is named by something else than its id."""
     return Error(
         Code.TOOL_CALL_UNKNOWN,
         "this session waits for nothing like that",

@@ -509,14 +509,17 @@ class Session:
             raise Error(Code.INVALID_ARGUMENT, "a call has a result or an error, not both")
         if error is not None and not isinstance(error, Err):  # pyright: ignore[reportUnnecessaryIsInstance] - whatever a caller gives
             raise Error(Code.INVALID_ARGUMENT, f"a failure is an Err, not {type(error).__name__}")
+        if not isinstance(call, str):  # pyright: ignore[reportUnnecessaryIsInstance] - whatever a caller gives
+            raise posting.unknown(call)
         [resolved] = (await self.post_results({call: value if error is None else error})).values()
         return resolved
 
     async def post_results(self, results: Mapping[str, Json | Err]) -> dict[CallId, Resolved]:
-        """Bring several results, by call. If one of them is refused, none is taken.
+        """Bring several results, by call. All are checked first: if one of them does not fit, none is taken.
 
         Raises:
-            Error: as `post_result`.
+            Error: as `post_result`. If somebody else answers one of them at the very same moment, the others are taken,
+                and the error says which (`details["taken"]`).
         """
         self.runtime.check_usable()
         return await posting.post(self.runtime, self.id, results)

@@ -96,7 +96,7 @@ class ToolRegistry:
     def __repr__(self) -> str:
         return f"ToolRegistry(tools={list(self._tools)})"
 
-    # --- calling tools directly
+    # --- calling tools directly; one that a person must allow is refused, as nobody could be asked
 
     async def execute(self, call: ToolCall, definition: ToolDefinition | None = None) -> ToolCallResult:
         """Call a tool that needs to know nothing but its arguments.
@@ -153,6 +153,8 @@ class ToolRegistry:
         prepared = Toolbox((tool,)).prepare(call, tool.contract)
         if isinstance(prepared, Failure):
             return _failed(call, prepared.message)
+        if prepared.may_need_leave:
+            return _failed(call, f"The tool {call.name} needs a person's approval, and here nobody can be asked")
         sidecar = Sidecar()
         threads = ToolThreads(1)
         try:
