@@ -254,7 +254,7 @@ MUTANTS = [
     Mutant(
         "a key of a deleted session answers its namesake",
         "runtime/answers.py",
-        "if scope.tenant != rt.tenant or not await has_turn(rt.store, scope.stream, scope.turn):",
+        "if scope.tenant != rt.tenant or not await _exists(rt.store, scope):",
         "if scope.tenant != rt.tenant:",
         f"{PROMISES} -k 'namesake and memory'",
     ),

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from perdure.runtime.agent import Agent
     from perdure.runtime.deps import DepsContext, per_turn
     from perdure.runtime.instructions import InstructionsContext
+    from perdure.runtime.process_context import ProcessContext
+    from perdure.runtime.process_function import process
     from perdure.runtime.runtime import Runtime, Tuning, run
     from perdure.runtime.session import Sent, Session
     from perdure.runtime.shared import TurnResult
@@ -71,6 +73,7 @@ _WHERE = {
     "PendingCompletion": "perdure.vocab.outcomes",
     "PendingItem": "perdure.observe.pending",
     "PreparedToolCall": "perdure.vocab.effects",
+    "ProcessContext": "perdure.runtime.process_context",
     "Progress": "perdure.observe.events",
     "RetryPolicy": "perdure.vocab.tools",
     "Runtime": "perdure.runtime.runtime",
@@ -97,6 +100,7 @@ _WHERE = {
     "ask_user": "perdure.tools.client_side",
     "client_tool": "perdure.tools.client_side",
     "per_turn": "perdure.runtime.deps",
+    "process": "perdure.runtime.process_function",
     "run": "perdure.runtime.runtime",
     "tool": "perdure.tools.decorator",
 }
@@ -131,6 +135,7 @@ __all__ = [
     "PendingCompletion",
     "PendingItem",
     "PreparedToolCall",
+    "ProcessContext",
     "Progress",
     "RetryPolicy",
     "Runtime",
@@ -158,6 +163,7 @@ __all__ = [
     "ask_user",
     "client_tool",
     "per_turn",
+    "process",
     "run",
     "tool",
 ]

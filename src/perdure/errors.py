@@ -90,6 +90,23 @@ class Code(StrEnum):
     STORE_ACCESS_DENIED = "store_access_denied"
     STORE_CONNECTIONS_EXHAUSTED = "store_connections_exhausted"
 
+    # processes
+    PROCESS_UNKNOWN = "process_unknown"
+    PROCESS_CONFLICT = "process_conflict"
+    PROCESS_DEFINITION_INVALID = "process_definition_invalid"
+    PROCESS_DEFINITION_UNKNOWN = "process_definition_unknown"
+    PROCESS_REGISTRATION_INVALID = "process_registration_invalid"
+    PROCESS_EVENT_UNDECLARED = "process_event_undeclared"
+    PROCESS_EVENT_TYPE_INVALID = "process_event_type_invalid"
+    PROCESS_EVENT_INVALID = "process_event_invalid"
+    PROCESS_EVENT_REPLAY_KEY_REQUIRED = "process_event_replay_key_required"
+    PROCESS_EVENT_CONFLICT = "process_event_conflict"
+    PROCESS_ALREADY_TERMINAL = "process_already_terminal"
+    PROCESS_SIGNAL_INVALID = "process_signal_invalid"
+    PROCESS_FAILED = "process_failed"
+    PROCESS_NOT_EXTERNAL = "process_not_external"
+    PROCESS_HANDLE_INVALID = "process_handle_invalid"
+
     # the effect seam
     REPLAY_MISMATCH = "replay_mismatch"
     RUNTIME_EFFECT_INVOCATION_SUBJECT = "runtime_effect_invocation_subject"
@@ -206,6 +223,21 @@ TRAITS: Mapping[Code, Trait] = {
     Code.CODEC_FAILED: Trait(503),
     Code.STORE_ACCESS_DENIED: Trait(503),
     Code.STORE_CONNECTIONS_EXHAUSTED: _AWAY,
+    Code.PROCESS_UNKNOWN: _MISSING,
+    Code.PROCESS_CONFLICT: _CONFLICT,
+    Code.PROCESS_DEFINITION_INVALID: _BAD,
+    Code.PROCESS_DEFINITION_UNKNOWN: _MISSING,
+    Code.PROCESS_REGISTRATION_INVALID: _BAD,
+    Code.PROCESS_EVENT_UNDECLARED: _BAD,
+    Code.PROCESS_EVENT_TYPE_INVALID: _BAD,
+    Code.PROCESS_EVENT_INVALID: _BAD,
+    Code.PROCESS_EVENT_REPLAY_KEY_REQUIRED: _BAD,
+    Code.PROCESS_EVENT_CONFLICT: _CONFLICT,
+    Code.PROCESS_ALREADY_TERMINAL: _CONFLICT,
+    Code.PROCESS_SIGNAL_INVALID: _BAD,
+    Code.PROCESS_FAILED: Trait(502),
+    Code.PROCESS_NOT_EXTERNAL: _CONFLICT,
+    Code.PROCESS_HANDLE_INVALID: _BAD,
     Code.REPLAY_MISMATCH: _CONFLICT,
     Code.RUNTIME_EFFECT_INVOCATION_SUBJECT: _BROKEN,
     Code.RUNTIME_EFFECT_INVOCATION_KIND: _BROKEN,

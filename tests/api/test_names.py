@@ -40,6 +40,7 @@ NAMES = [
     "OutputDelta",
     "PendingItem",
     "PreparedToolCall",
+    "ProcessContext",
     "Progress",
     "RetryPolicy",
     "Runtime",
@@ -66,6 +67,7 @@ NAMES = [
     "ask_user",
     "client_tool",
     "per_turn",
+    "process",
     "run",
     "tool",
 ]

@@ -17,6 +17,7 @@ from perdure.inbox import items
 from perdure.vocab import causes, messages, processes, promises, records
 from perdure.vocab import effects as e
 from perdure.vocab import outcomes as o
+from perdure.vocab import registrations as r
 from perdure.vocab.tools import Composition, Durability, RetryPolicy, ToolContract, ToolDefinition, ToolHints
 from perdure.vocab.usage import Usage
 
@@ -146,6 +147,75 @@ RECORDS: list[tuple[records.Record, str]] = [
         '{"type":"grant_made","grant":"k1","tool":"refund","by":"ana","at":5,"via":"cli"}',
     ),
     (records.GrantRevoked(grant=PromiseId("k1"), by="bob"), '{"type":"grant_revoked","grant":"k1","by":"bob"}'),
+    (
+        records.ProcessRegistered(
+            registration=r.Registration(
+                process_id="p1",
+                definition="python:nightly",
+                input=r.EngineInput(kind="python", payload={"args": [1]}),
+                recovery="rerunnable",
+                env="process-env:sha256:0",
+                event_types=(
+                    r.EventType(name="signal.*"),
+                    r.EventType(
+                        name="done",
+                        payload_schema={"type": "object"},
+                        semantics=r.Semantics(
+                            terminal="failed",
+                            output=r.Pointer(path="/why"),
+                            wake=r.WakeSpec(input=r.Constant(value=1), when=r.Present(path="/x")),
+                        ),
+                    ),
+                ),
+                provenance=r.Provenance(originator=SCOPE, parent="p0", caused_by=causes.ProcessCause(process_id="p0")),
+                wake_target=SCOPE,
+                label="the nightly run",
+            ),
+            hash="h1",
+        ),
+        '{"type":"process_registered","registration":{"process_id":"p1","definition":"python:nightly","input":{"type":'
+        '"engine","kind":"python","payload":{"args":[1]}},"recovery":"rerunnable","env":"process-env:sha256:0",'
+        '"event_types":[{"name":"signal.*"},{"name":"done","payload_schema":{"type":"object"},"semantics":{"terminal":'
+        '"failed","output":{"type":"pointer","path":"/why"},"wake":{"input":{"type":"const","value":1},"when":{"type":'
+        '"present","path":"/x"}}}}],"provenance":{"originator":{"session_id":"s1"},"parent":"p0","caused_by":{"type":'
+        '"process","process_id":"p0"}},"wake_target":{"session_id":"s1"},"label":"the nightly run"},"hash":"h1"}',
+    ),
+    (
+        records.ProcessRegistered(
+            registration=r.Registration(
+                process_id="p2", definition="external", input=r.ExternalInput(), recovery="externally_owned"
+            ),
+            hash="h2",
+        ),
+        '{"type":"process_registered","registration":{"process_id":"p2","definition":"external","input":{"type":'
+        '"external"},"recovery":"externally_owned"},"hash":"h2"}',
+    ),
+    (records.ProcessFirstStarted(worker=WorkerId("w")), '{"type":"process_first_started","worker":"w"}'),
+    (
+        records.ProcessEvent(event="signal.go", payload={"n": 1}, replay="k"),
+        '{"type":"process_event","event":"signal.go","payload":{"n":1},"replay":"k"}',
+    ),
+    (
+        records.ProcessEvent(event="process.completed", output=r.Succeeded(value=[1]), replay="k"),
+        '{"type":"process_event","event":"process.completed","replay":"k","output":{"status":"success","value":[1]}}',
+    ),
+    (
+        records.ProcessEvent(event="process.failed", output=r.ProcessFailure(code="c", message="m"), replay="k"),
+        '{"type":"process_event","event":"process.failed","replay":"k","output":{"status":"failure","code":"c",'
+        '"message":"m"}}',
+    ),
+    (
+        records.ProcessEvent(event="process.cancelled", output=r.ProcessWasCancelled(reason="r"), replay="k"),
+        '{"type":"process_event","event":"process.cancelled","replay":"k","output":{"status":"cancelled","reason":"r"}}',
+    ),
+    (
+        records.ProcessEvent(
+            event="process.abandoned", output=r.ProcessWasAbandoned(by="w"), replay="k", authority="owner_drain"
+        ),
+        '{"type":"process_event","event":"process.abandoned","replay":"k","output":{"status":"abandoned","by":"w"},'
+        '"authority":"owner_drain"}',
+    ),
+    (records.AbandonRequested(by="ann", reason="r"), '{"type":"abandon_requested","by":"ann","reason":"r"}'),
 ]
 
 COMMANDS: list[tuple[e.Command, str]] = [

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from perdure.cli.screen import clock, one_line, utc
+from perdure.codec import encode
 from perdure.ids import EffectId
 from perdure.observe.events import Cursor, Fact
 from perdure.vocab.approvals import decision_of
@@ -33,6 +34,7 @@ from perdure.vocab.outcomes import (
 )
 from perdure.vocab.promises import Err, Ok, Resolution, TimedOut
 from perdure.vocab.records import (
+    AbandonRequested,
     CancelRequested,
     EffectSettled,
     EffectStarted,
@@ -41,6 +43,9 @@ from perdure.vocab.records import (
     InputAdmitted,
     InputCancelled,
     OutcomeArrivedLate,
+    ProcessEvent,
+    ProcessFirstStarted,
+    ProcessRegistered,
     RecordRedacted,
     Row,
     SessionOpened,
@@ -53,10 +58,13 @@ from perdure.vocab.records import (
     TurnOpened,
 )
 from perdure.vocab.refs import EffectRef, PartRef, parse_ref
+from perdure.vocab.registrations import ProcessFailure, Succeeded
 
 FromOutside: TypeAlias = (
     InputCancelled | SessionPaused | SessionResumed | TitleSet | TagsSet | RecordRedacted | GrantMade | GrantRevoked
 )
+
+OfProcess: TypeAlias = ProcessRegistered | ProcessFirstStarted | ProcessEvent | AbandonRequested
 
 UNNAMED = "-"
 DOUBTS = {
@@ -162,8 +170,29 @@ class Reader:
                 return self._plain(fact, "cancel", origin or "-", one_line(reason) or "requested", "warn")
             case TurnEnded() as ended:
                 return self._end(fact, ended)
+            case ProcessRegistered() | ProcessFirstStarted() | ProcessEvent() | AbandonRequested():
+                return self._process(fact, fact.record)
             case _:
                 return self._from_outside(fact, fact.record)
+
+    def _process(self, fact: Fact, record: OfProcess) -> Line:
+        """What happened to a process."""
+        match record:
+            case ProcessRegistered(registration=registration):
+                return self._plain(fact, "process", registration.definition, "registered")
+            case ProcessFirstStarted(worker=worker):
+                return self._plain(fact, "process", worker, "first started")
+            case AbandonRequested(by=by, reason=reason):
+                return self._plain(fact, "abandon", one_line(by, 40) or "-", one_line(reason) or "requested", "warn")
+            case ProcessEvent(event=event, payload=payload, output=None):
+                said = "" if payload is None else one_line(encode(payload).decode(), 48)
+                return self._plain(fact, "event", event, said)
+            case ProcessEvent(event=event, output=Succeeded()):
+                return self._plain(fact, "process", "end", event, "ok")
+            case ProcessEvent(event=event, output=ProcessFailure(code=code)):
+                return self._plain(fact, "process", "end", f"{event}: {one_line(code, 40)}", "fail")
+            case ProcessEvent(event=event):
+                return self._plain(fact, "process", "end", event, "warn")
 
     def _from_outside(self, fact: Fact, record: FromOutside) -> Line:
         """What somebody did to the session."""
@@ -263,7 +292,7 @@ class Reader:
         """A line about a part of a body, named after it."""
         at, begun_at = fact.at, self._started.get(ref.id)
         ms = None if begun or begun_at is None else at - begun_at
-        name = f"{self._tool(ref)}/{one_line(ref.name, 40)}"
+        name = one_line(ref.name, 40) if ref.of_process else f"{self._tool(ref)}/{one_line(ref.name, 40)}"
         return Line(fact.cursor.seq, at, ref.kind, name, result, tone, self._turn, ms=ms, begun=begun, effect=ref.id)
 
     def _tool(self, ref: EffectRef | PartRef) -> str:

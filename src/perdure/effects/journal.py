@@ -138,6 +138,10 @@ class EffectJournal:
         settled = self._settled.get(effect)
         return settled.outcome if settled else None
 
+    def ids(self) -> tuple[EffectId, ...]:
+        """All effects that were started or settled."""
+        return tuple({**self._started, **self._settled})
+
     def doubtful(self) -> tuple[EffectId, ...]:
         """What was dispatched and ended in doubt."""
         return tuple(id for id, settled in self._settled.items() if _doubt_of(settled.outcome))

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from perdure.codec import canonical, digest
 from perdure.errors import Error
-from perdure.ids import PromiseId, SessionId, StreamId, Tenant, TurnId, join, session_stream, split
+from perdure.ids import PromiseId, SessionId, StreamId, Tenant, TurnId, join, process_stream, session_stream, split
 from perdure.vocab.promises import AwaitEventKey, WaitIdentity, unknown_key
 
 SECRET = "promises"
@@ -49,6 +49,37 @@ class TurnScope:
                 return TurnScope(Tenant(tenant), SessionId(session), TurnId(turn))
             case _:
                 raise unknown_key()
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessScope:
+    """Where the promises of one process live."""
+
+    tenant: Tenant
+    process: str
+
+    @property
+    def id(self) -> str:
+        """The scope as text; no turn has one of four parts."""
+        return join(self.tenant, "", "process", self.process)
+
+    @property
+    def stream(self) -> StreamId:
+        """The process's stream."""
+        return process_stream(self.tenant, self.process)
+
+
+def scope_of(scope: str) -> TurnScope | ProcessScope:
+    """Whose scope it is.
+
+    Raises:
+        Error: `await_event_unknown_or_revoked` for what is nobody's.
+    """
+    match split(scope):
+        case [tenant, "", "process", process]:
+            return ProcessScope(Tenant(tenant), process)
+        case _:
+            return TurnScope.parse(scope)
 
 
 def promise_id(scope: str, wait: WaitIdentity) -> PromiseId:

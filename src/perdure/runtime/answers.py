@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, cast
 
 from perdure.codec import Json, check_text, encode, to_json
 from perdure.effects.journal import EffectJournal
-from perdure.effects.promises import SECRET, TurnScope, check_key, revocation_id
+from perdure.effects.promises import SECRET, ProcessScope, TurnScope, check_key, revocation_id, scope_of
 from perdure.errors import Code, Error
 from perdure.ids import Seq, SessionId, StreamId, TurnId
 from perdure.inbox.items import Input
@@ -29,7 +29,16 @@ from perdure.vocab.promises import (
     TurnTerminal,
     unknown_key,
 )
-from perdure.vocab.records import CancelRequested, EffectSettled, Row, TurnEnded, end_key, gate_key, open_key
+from perdure.vocab.records import (
+    PROCESS_END,
+    CancelRequested,
+    EffectSettled,
+    Row,
+    TurnEnded,
+    end_key,
+    gate_key,
+    open_key,
+)
 
 if TYPE_CHECKING:
     from perdure.runtime.runtime import Runtime
@@ -83,7 +92,7 @@ async def resolve_by_key(rt: Runtime, key: object, resolution: Resolution) -> Re
     """
     asked, scope = await _checked(rt, key)
     match asked.wait:
-        case TurnCancelGate():
+        case TurnCancelGate() if isinstance(scope, TurnScope):
             return await _end_turn(rt, scope, resolution)
         case TurnTerminal():
             raise Error(
@@ -98,14 +107,14 @@ async def resolve_by_key(rt: Runtime, key: object, resolution: Resolution) -> Re
 async def resolve(rt: Runtime, key: AwaitEventKey, resolution: Resolution, due_at: int | None = None) -> Resolved:
     """Answer a promise of a turn that is not over, and wake who waits for it. After `due_at` it ends as timed out, and
     without one after the last moment at which somebody of the turn waits for it: by the store's clock."""
-    scope = TurnScope.parse(key.scope)
+    scope = scope_of(key.scope)
     now = rt.clock.wall_ms()
     await rt.check_readable(scope.stream)
     if due_at is None:
         due_at = await _due(rt.store, scope, key)
     try:
         await rt.store.promise(PromiseState(id=key.key_id, stream=scope.stream, deadline_at=due_at))
-        over = await end_of(rt.store, scope.stream, scope.turn) is not None
+        over = await _is_over(rt.store, scope)
         answered = await rt.store.resolve(key.key_id, Cancelled() if over else resolution, now=now)
     except Error as problem:
         if problem.code is Code.SESSION_UNKNOWN:
@@ -119,13 +128,16 @@ async def resolve(rt: Runtime, key: AwaitEventKey, resolution: Resolution, due_a
     return answered
 
 
-async def _due(store: Store, scope: TurnScope, key: AwaitEventKey) -> int | None:
+async def _due(store: Store, scope: TurnScope | ProcessScope, key: AwaitEventKey) -> int | None:
     """Until when the turn waits for this, as its log says; None if nobody waits yet, or somebody waits for ever."""
-    opened = await store.find(scope.stream, open_key(scope.turn))
-    if opened is None:
-        return None
+    begins = Seq(0)
+    if isinstance(scope, TurnScope):
+        opened = await store.find(scope.stream, open_key(scope.turn))
+        if opened is None:
+            return None
+        begins = opened.seq
     journal, left = EffectJournal(), dict[str, int | None]()
-    for row in await store.read(scope.stream, after=opened.seq):
+    for row in await store.read(scope.stream, after=begins):
         journal.fold(row.record)
         match row.record:
             case EffectSettled(id=id, outcome=ToolCallOutcome(launch=Pending(due_at=due_at))) if due_at is not None:
@@ -147,6 +159,9 @@ async def peek(rt: Runtime, key: object) -> Resolution | None:
         Error: `await_event_unknown_or_revoked`.
     """
     asked, scope = await _checked(rt, key)
+    if isinstance(scope, ProcessScope):
+        state, over = await rt.store.peek(asked.key_id), await _is_over(rt.store, scope)
+        return (state.resolution if state else None) or (Cancelled() if over else None)
     ended = await end_of(rt.store, scope.stream, scope.turn)
     match asked.wait:
         case TurnTerminal():
@@ -190,6 +205,19 @@ async def end_of(store: Store, stream: StreamId, turn: TurnId) -> Row | None:
     return row
 
 
+async def _is_over(store: Store, scope: TurnScope | ProcessScope) -> bool:
+    """Whether nobody waits for anything in this scope any more."""
+    if isinstance(scope, ProcessScope):
+        return await store.find(scope.stream, PROCESS_END) is not None
+    return await end_of(store, scope.stream, scope.turn) is not None
+
+
+async def _exists(store: Store, scope: TurnScope | ProcessScope) -> bool:
+    if isinstance(scope, ProcessScope):
+        return await store.stream(scope.stream) is not None
+    return await has_turn(store, scope.stream, scope.turn)
+
+
 async def has_turn(store: Store, stream: StreamId, turn: TurnId) -> bool:
     """Whether a session has this turn: waiting in its inbox, or begun. In this order, as a turn goes that way."""
     if any(isinstance(row.item, Input) and row.item.turn == turn for row in await store.inbox(stream)):
@@ -197,14 +225,14 @@ async def has_turn(store: Store, stream: StreamId, turn: TurnId) -> bool:
     return await store.find(stream, open_key(turn)) is not None
 
 
-async def _checked(rt: Runtime, key: object) -> tuple[AwaitEventKey, TurnScope]:
+async def _checked(rt: Runtime, key: object) -> tuple[AwaitEventKey, TurnScope | ProcessScope]:
     """The key, if it is one of ours that still counts. A session of the same name has other turns."""
     asked = AwaitEventKey.parse(key) if isinstance(key, str) else key
     if not isinstance(asked, AwaitEventKey):
         raise unknown_key()
     check_key(await rt.secrets.get(SECRET), asked)
-    scope = TurnScope.parse(asked.scope)
-    if scope.tenant != rt.tenant or not await has_turn(rt.store, scope.stream, scope.turn):
+    scope = scope_of(asked.scope)
+    if scope.tenant != rt.tenant or not await _exists(rt.store, scope):
         raise unknown_key()
     revoked = await rt.store.peek(revocation_id(scope.id))
     if revoked is not None and revoked.resolution is not None:

@@ -3,17 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from typing import Protocol
 
 from perdure.clock import Clock
-from perdure.runtime.flights import Flight
+from perdure.ids import EffectId
 from perdure.runtime.lounge import Lounge
 from perdure.runtime.waits import Waits
+from perdure.tools.body import Body
 
 QUIET_S = 1.0
 """How long a body that waits in tasks of its own must have done nothing that we can see before it is parked."""
 
 LOOK_AGAIN_MS = 60_000
 ASK_AGAIN_MS = 1_000
+
+
+class UnderWay(Protocol):
+    """An effect or a process that has begun, with the body that it may have."""
+
+    @property
+    def id(self) -> EffectId:
+        """Its name."""
+        ...
+
+    @property
+    def body(self) -> Body | None:
+        """Its body."""
+        ...
 
 
 class Patience:
@@ -25,14 +41,14 @@ class Patience:
         self._clock = clock
         self._opened_at = opened_at
 
-    def left_s(self, flights: Collection[Flight], *, hurried: bool) -> float | None:
+    def left_s(self, flights: Collection[UnderWay], *, hurried: bool) -> float | None:
         """How much longer to wait in memory; None while something else than waiting is under way."""
         if not flights or not all(self._is_waiting(flight) for flight in flights):
             return None
         quiet = max((QUIET_S - self._waits.quiet_s(flight.id) for flight in self._loose(flights)), default=0.0)
         return max(0.0, quiet, 0.0 if hurried else self._worth_waiting_s())
 
-    def look_again_at(self, flights: Collection[Flight], *, in_line: bool = False) -> int | None:
+    def look_again_at(self, flights: Collection[UnderWay], *, in_line: bool = False) -> int | None:
         """The moment at which a parked turn must be looked at, whatever happens.
 
         Loose bodies are entered again even if nothing has happened, since what was cut off in them may matter: each
@@ -47,10 +63,10 @@ class Patience:
             moments.append(now + max(LOOK_AGAIN_MS, now - self._opened_at))
         return min(moments, default=None)
 
-    def _is_waiting(self, flight: Flight) -> bool:
+    def _is_waiting(self, flight: UnderWay) -> bool:
         return self._waits.waiting(flight.id) and not (flight.body and flight.body.running)
 
-    def _loose(self, flights: Collection[Flight]) -> list[Flight]:
+    def _loose(self, flights: Collection[UnderWay]) -> list[UnderWay]:
         """Bodies that wait in tasks they have made: whatever else such a body does cannot be seen from here."""
         held_up = self._waits.holds_up
         return [flight for flight in flights if flight.body and not held_up(flight.id, flight.body.main)]

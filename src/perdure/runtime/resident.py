@@ -16,7 +16,7 @@ from perdure.codec import decode, encode
 from perdure.commit.changes import REDACTED
 from perdure.commit.plan import Plan, Receipt, Snapshot
 from perdure.errors import Code, Error
-from perdure.ids import EffectId, Seq, SessionId, StreamId, stream_names
+from perdure.ids import EffectId, Seq, SessionId, StreamId, TurnId, stream_names
 from perdure.inbox.admit import admitted
 from perdure.inbox.items import Input, LateOutcome, Wake
 from perdure.observe.events import Cursor, Delta, Live
@@ -28,6 +28,7 @@ from perdure.runtime.clients import AttachmentsClient, CallSite, CompletionsClie
 from perdure.runtime.deps import DepsContext, TurnDeps
 from perdure.runtime.envelopes import Where
 from perdure.runtime.instructions import InstructionsContext, InstructionsFailed, instructions_for
+from perdure.runtime.orphans import Orphans
 from perdure.runtime.owned import OwnedStream, rows_of
 from perdure.runtime.perform import ModelAccess
 from perdure.runtime.runners import Surroundings
@@ -556,6 +557,32 @@ class Resident:
             await self._refresh()
         if self.driver:
             await self.driver.look()
+
+    # --- in the hands of a worker
+
+    @property
+    def under_way(self) -> bool:
+        """Whether a turn of it runs."""
+        return self.driver is not None
+
+    def drives(self, turn: TurnId) -> bool | None:
+        """Whether this turn runs; None if none does."""
+        return self.driver.turn.id == turn if self.driver else None
+
+    def leave_to(self, orphans: Orphans) -> None:
+        """It was given up: what still runs tells others how it ended."""
+        if self.driver:
+            orphans.adopt(self.stream, self.driver)
+
+    def forbid_starts(self) -> None:
+        """What has not begun yet shall not begin."""
+        if self.driver:
+            self.driver.forbid_starts()
+
+    def abandon(self) -> None:
+        """Stop what runs, and record nothing."""
+        if self.driver:
+            self.driver.abandon()
 
     async def let_go(self) -> None:
         """We cannot read the stream: give it up as it was found."""

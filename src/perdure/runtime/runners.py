@@ -34,11 +34,12 @@ from perdure.runtime.transcript import Shown
 from perdure.runtime.waiting import Joining
 from perdure.runtime.waits import Waits
 from perdure.store.protocol import Store
-from perdure.tools.body import Body, Place
+from perdure.tools.body import Body
 from perdure.tools.clients.surface import Clients
 from perdure.tools.clients.turn import TurnContext
 from perdure.tools.context import ToolContext
 from perdure.tools.execute import ToolThreads
+from perdure.tools.places import call_place
 from perdure.tools.prepare import ToolPrepareContext
 from perdure.tools.services import Services
 from perdure.tools.toolbox import Toolbox
@@ -247,7 +248,7 @@ class Runners:
 
     async def _body(self, item: RunCall, flight: Flight, controller: JournaledController) -> Body:
         assert item.ref.index is not None
-        place = Place(
+        place = call_place(
             scope=self._scope,
             turn_index=self._driven.turn.index,
             iteration=item.ref.iteration,

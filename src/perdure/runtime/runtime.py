@@ -16,7 +16,8 @@ from perdure.errors import Code, Error
 from perdure.ids import VERSION, Seq, SessionId, StreamId, Tenant, TurnId, WorkerId, check_id, session_stream
 from perdure.inbox.items import Input
 from perdure.observe.hub import Hub
-from perdure.runtime import answers
+from perdure.processes.registration import check_process_id
+from perdure.runtime import answers, starting
 from perdure.runtime.agent import Agent
 from perdure.runtime.approvals import Approvals
 from perdure.runtime.archive import history, imported
@@ -25,6 +26,8 @@ from perdure.runtime.editing import checked_tag
 from perdure.runtime.files import Files, FilesGiven
 from perdure.runtime.lounge import Lounge
 from perdure.runtime.permits import Permits
+from perdure.runtime.process_function import ProcessCode, ProcessFunction, by_definition
+from perdure.runtime.process_handle import ProcessHandle
 from perdure.runtime.session import OpensAt, Session
 from perdure.runtime.shared import Compositions, Results, Secrets, Shared
 from perdure.runtime.stores import store_for
@@ -100,6 +103,7 @@ class Runtime:
         store: str | Store | None = None,
         *,
         agents: Iterable[Agent] = (),
+        processes: Iterable[ProcessCode] = (),
         worker: bool | Work = True,
         tenant: str = "default",
         deps: object = NOT_GIVEN,
@@ -117,6 +121,7 @@ class Runtime:
         self.files = Files(files, self.store, self.clock, self._seeds)
         self._readable: set[StreamId] = set()
         self.agents = _by_name(agents)
+        self.definitions = by_definition(processes)
         self.hub = Hub()
         self.results = Results()
         self.secrets = Secrets(self.store)
@@ -125,7 +130,7 @@ class Runtime:
         self.worker_id = WorkerId(short_id("w", self.clock.wall_ms()))
         self.worker: Worker | None = None
         self.work = worker if isinstance(worker, Work) else Work()
-        self._wants_worker = worker is not False
+        self.wants_worker = worker is not False
         if self.work.all_tenants and codec is not None:
             raise Error(
                 Code.INVALID_ARGUMENT,
@@ -145,6 +150,7 @@ class Runtime:
         return Runtime(
             store,
             agents=agents,
+            processes=dict.fromkeys(self.definitions.values()),
             worker=self.work if worker is True else worker,
             tenant=self.tenant,
             deps=self._deps,
@@ -164,7 +170,7 @@ class Runtime:
         try:
             await self.files.open(self.tenant)
             version = await self.store.version()
-            if self._wants_worker:
+            if self.wants_worker:
                 await self._start_worker()
         except BaseException:
             await self.store.close()
@@ -191,6 +197,7 @@ class Runtime:
             worker=self.worker_id,
             tenant=self.tenant,
             agents=self.agents,
+            processes=self.definitions,
             deps=self._deps,
             hub=self.hub,
             threads=self._threads,
@@ -320,7 +327,7 @@ class Runtime:
         """
         self.check_usable()
         name = SessionId(check_id(id, what="the session id")) if id is not None else self._new_id()
-        if agent is not None and agent not in self.agents and self._wants_worker:
+        if agent is not None and agent not in self.agents and self.wants_worker:
             raise self._agent_unknown(agent)
         if isinstance(agent, str):
             agent = str.__str__(agent)  # of a subclass too: the log takes nothing but plain text
@@ -372,7 +379,7 @@ class Runtime:
         """
         self.check_usable()
         name = SessionId(check_id(id, what="the session id"))
-        if agent is not None and agent not in self.agents and self._wants_worker:
+        if agent is not None and agent not in self.agents and self.wants_worker:
             raise self._agent_unknown(agent)
         stream, now = session_stream(self.tenant, name), self.clock.wall_ms()
         if isinstance(data, bytes | str):
@@ -390,6 +397,35 @@ class Runtime:
                 Code.EXPORT_INVALID, "the export says something twice; nothing was written", because=problem.message
             ) from None
         return Session(self, name, new.agent)
+
+    # --- processes
+
+    async def start(
+        self,
+        process: ProcessFunction | str,
+        /,
+        *args: object,
+        id: str | None = None,
+        label: str = "",
+        queue: str | None = None,
+        **kwargs: object,
+    ) -> ProcessHandle:
+        """Start a process: `rt.start(nightly, "2026-11-15", id="nightly-2026-11-15")`. Durable when this returns.
+
+        The same start again under the same id is the same process, whatever became of it; without an id, each start is
+        a new one. A name instead of the function will do where it is not at hand.
+
+        Raises:
+            Error: `process_conflict` if there is another process of that id; `process_definition_unknown` for a name
+                that this worker does not know; `invalid_id`, `invalid_argument`, `invalid_json`, `input_too_large`.
+        """
+        self.check_usable()
+        return await starting.start(self, process, args, kwargs, id=id, label=label, queue=queue)
+
+    def process(self, id: str) -> ProcessHandle:
+        """A process that is expected to exist; the first use finds out."""
+        self.check_usable()
+        return ProcessHandle(self, check_process_id(id))
 
     def _new_id(self) -> SessionId:
         return SessionId(short_id("ses", self.clock.wall_ms()))

@@ -9,12 +9,14 @@ import asyncio
 import logging
 from collections.abc import Callable, Collection
 from functools import partial
+from typing import Protocol
 
 from perdure.errors import Code, Error
-from perdure.ids import StreamId, TurnId
+from perdure.ids import StreamId, TurnId, stream_names
 from perdure.inbox.admit import is_news
 from perdure.inbox.items import Input
 from perdure.runtime.orphans import Orphans
+from perdure.runtime.process_resident import ProcessResident
 from perdure.runtime.resident import Offer, Resident
 from perdure.runtime.shared import Shared
 from perdure.runtime.trials import Trials
@@ -31,8 +33,63 @@ _LAST_BACKOFF_S = 30.0
 _SEAT_S = 0.25
 
 
+class Served(Protocol):
+    """A stream in the hands of this worker: a session, or a process."""
+
+    stream: StreamId
+    stopping: bool
+    parked: bool
+    offered: Offer | None
+    on_record: Callable[[], None] | None
+
+    @property
+    def under_way(self) -> bool:
+        """Whether something of it runs."""
+        ...
+
+    async def load(self) -> None:
+        """Read and fold what the log says, once."""
+        ...
+
+    async def serve(self, *, once: bool = False) -> None:
+        """Do what there is to do."""
+        ...
+
+    async def look(self) -> None:
+        """Something changed in the store."""
+        ...
+
+    async def let_go(self) -> None:
+        """Give it up as it was found."""
+        ...
+
+    async def hand_over(self) -> None:
+        """The worker stops: record what is in doubt, and let it go."""
+        ...
+
+    def offer(self, item: Input) -> Offer | None:
+        """Take an input without an inbox, if that can be."""
+        ...
+
+    def drives(self, turn: TurnId) -> bool | None:
+        """Whether this turn runs; None if none does."""
+        ...
+
+    def leave_to(self, orphans: Orphans) -> None:
+        """It was given up: what still runs tells others how it ended."""
+        ...
+
+    def forbid_starts(self) -> None:
+        """What has not begun yet shall not begin."""
+        ...
+
+    def abandon(self) -> None:
+        """Stop what runs, and record nothing."""
+        ...
+
+
 class Serving:
-    """The sessions this worker has in hand."""
+    """The sessions and processes this worker has in hand."""
 
     def __init__(self, shared: Shared, *, on_room: Callable[[], None] = lambda: None) -> None:
         self._shared = shared
@@ -50,7 +107,7 @@ class Serving:
         self._backoff_s: dict[StreamId, float] = {}
         self._resting: dict[StreamId, str] = {}  # with the queue of which each needs a seat, if any
         self._waking: set[asyncio.Task[None]] = set()
-        self.residents: dict[StreamId, Resident] = {}
+        self.residents: dict[StreamId, Served] = {}
         self.unknown_agents: set[StreamId] = set()
         self.closed = False
 
@@ -124,7 +181,7 @@ class Serving:
         here = [stream for stream in streams if stream in self.residents or stream in self._tasks]
         for stream in here:
             self.poke(stream)
-            if (resident := self.residents.get(stream)) is not None and resident.driver is not None:
+            if (resident := self.residents.get(stream)) is not None and resident.under_way:
                 looking = asyncio.create_task(self._look_again(stream), name=f"perdure:look:{stream}")
                 self._waking.add(looking)
                 looking.add_done_callback(self._waking.discard)
@@ -161,9 +218,8 @@ class Serving:
     def drives(self, stream: StreamId, turn: TurnId) -> bool:
         """Whether this turn is running here, or about to."""
         resident = self.residents.get(stream) if stream in self._tasks else None
-        if resident is None or resident.driver is None:
-            return self._shared.results.is_coming(turn)
-        return resident.driver.turn.id == turn
+        drives = resident.drives(turn) if resident is not None else None
+        return self._shared.results.is_coming(turn) if drives is None else drives
 
     async def look(self, stream: StreamId | None = None) -> None:
         """Others wrote into a stream, or into any: running turns should know."""
@@ -173,7 +229,7 @@ class Serving:
                 await resident.look()
 
     async def _serve(self, stream: StreamId) -> None:
-        resident: Resident | None = None
+        resident: Served | None = None
         try:
             resident = self.residents.get(stream) or await self._claim(stream)
             if resident is not None:
@@ -189,16 +245,18 @@ class Serving:
             log.exception("a session could not be served; it will be tried again", extra={"stream": stream})
             await self._give_up(stream, resident, None)
 
-    async def _claim(self, stream: StreamId) -> Resident | None:
+    async def _claim(self, stream: StreamId) -> Served | None:
         claim = self._claims.pop(stream, None)
         if claim is None and stream not in self._found and await self._must_wait(stream):
             return None
         claim = claim or await self._shared.store.claim(stream, self._shared.worker)
         if not isinstance(claim, Claim):
             return None
-        resident = self.residents[stream] = Resident(self._shared, claim)
+        of_process = stream_names(stream)[1] == "process"
+        resident = ProcessResident(self._shared, claim) if of_process else Resident(self._shared, claim)
+        self.residents[stream] = resident
         if self.trials.claimed(claim):
-            log.warning("a turn that ended its last workers is tried once more, alone", extra={"stream": stream})
+            log.warning("what ended its last workers is tried once more, alone", extra={"stream": stream})
             resident.on_record = partial(self.trials.over, stream)
         return resident
 
@@ -245,12 +303,12 @@ class Serving:
         self._shared.permits.leave(stream)
         return True
 
-    async def _give_up(self, stream: StreamId, resident: Resident | None, problem: Error | None) -> None:
+    async def _give_up(self, stream: StreamId, resident: Served | None, problem: Error | None) -> None:
         self.residents.pop(stream, None)
-        if resident and resident.driver:
-            self._orphans.adopt(stream, resident.driver)
+        if resident:
+            resident.leave_to(self._orphans)
         match problem.code if problem else None:
-            case Code.AGENT_UNKNOWN if resident:
+            case Code.AGENT_UNKNOWN | Code.PROCESS_DEFINITION_UNKNOWN if resident:
                 log.warning("%s", problem, extra={"stream": stream})
                 self.unknown_agents.add(stream)
                 await resident.hand_over()
@@ -306,8 +364,8 @@ class Serving:
             self._shared.permits.leave(stream)
         if task := self._tasks.get(stream):
             task.cancel()
-        if resident and resident.driver:
-            resident.driver.abandon()
+        if resident:
+            resident.abandon()
 
     def abort(self) -> None:
         """Stop at once whatever an interrupted `close` left; the log knows what became of it."""
@@ -315,8 +373,7 @@ class Serving:
         for task in (*self._tasks.values(), *self._waking):
             task.cancel()
         for resident in self.residents.values():
-            if resident.driver:
-                resident.driver.abandon()
+            resident.abandon()
 
     async def close(self, timeout_s: float, *, retiring: bool) -> None:
         """Let turns finish for a while, then hand over what is left.
@@ -337,18 +394,17 @@ class Serving:
             await asyncio.wait(tuple(self._tasks.values()), timeout=timeout_s)
         rest = [resident for resident in self.residents.values() if resident not in idle]
         for resident in rest:
-            if resident.driver:
-                resident.driver.forbid_starts()
+            resident.forbid_starts()
         if left := tuple(self._tasks.values()):
             for task in left:
                 task.cancel()
             await asyncio.wait(left)
-        await asyncio.gather(*(_hand_over(resident) for resident in rest if resident.driver or not retiring))
+        await asyncio.gather(*(_hand_over(resident) for resident in rest if resident.under_way or not retiring))
         await self._orphans.settle(timeout_s)
         self.residents.clear()
 
 
-async def _hand_over(resident: Resident) -> None:
+async def _hand_over(resident: Served) -> None:
     try:
         await resident.hand_over()
     except Error as problem:

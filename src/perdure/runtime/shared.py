@@ -17,6 +17,7 @@ from perdure.runtime.agent import Agent, composition_blob
 from perdure.runtime.files import Files
 from perdure.runtime.lounge import Lounge
 from perdure.runtime.permits import Permits
+from perdure.runtime.process_function import ProcessCode
 from perdure.runtime.work import Work
 from perdure.store.protocol import Store
 from perdure.tools.execute import ToolThreads
@@ -214,6 +215,7 @@ class Shared:
     worker: WorkerId
     tenant: Tenant
     agents: Mapping[str, Agent]
+    processes: Mapping[str, ProcessCode]
     deps: object
     hub: Hub
     threads: ToolThreads

@@ -13,12 +13,13 @@ from dataclasses import dataclass, field
 
 from perdure.clock import Clock
 from perdure.codec import Json
-from perdure.effects.promises import TurnScope
+from perdure.effects.promises import scope_of
 from perdure.errors import Code, Error
 from perdure.ids import EffectId, PromiseId
+from perdure.processes.record import Signals
 from perdure.store.protocol import AlreadyResolved, Store
 from perdure.tools.body import Parked
-from perdure.vocab.promises import AwaitEventKey, Cancelled, Ok, PromiseState, Resolution, TimedOut
+from perdure.vocab.promises import AwaitEventKey, Cancelled, Ok, ProcessSignal, PromiseState, Resolution, TimedOut
 
 
 @dataclass(eq=False, slots=True)
@@ -35,6 +36,12 @@ class Wait:
         """The promise has ended."""
         if not self.answered.done():
             self.answered.set_result(resolution)
+
+    def stop(self) -> None:
+        """Whoever waits is asked to end."""
+        if not self.answered.done():
+            self.answered.set_exception(asyncio.CancelledError("its end was asked for"))
+            self.answered.exception()
 
     def unwind(self) -> None:
         """It takes too long to wait in memory."""
@@ -54,11 +61,12 @@ def _look_at(task: asyncio.Task[object]) -> None:
 class Waits:
     """The open waits of one turn."""
 
-    def __init__(self, store: Store, clock: Clock, changed: Callable[[], None]) -> None:
+    def __init__(self, store: Store, clock: Clock, changed: Callable[[], None], signals: Signals | None = None) -> None:
         self._store = store
+        self._signals = signals or Signals()
         self._clock = clock
         self._changed = changed
-        self._open: set[Wait] = set()
+        self._open: dict[Wait, None] = {}  # in the order of coming
         self._looking: Counter[EffectId] = Counter()
         self._touched: dict[EffectId, float] = {}
 
@@ -86,8 +94,8 @@ class Waits:
 
     @property
     def promises(self) -> tuple[PromiseId, ...]:
-        """What is waited for, by promise."""
-        return tuple({wait.key.key_id for wait in self._open if wait.key})
+        """What is waited for, by promise. Signals are none: they are in the log of who waits."""
+        return tuple({wait.key.key_id for wait in self._open if wait.key and not _is_signal(wait.key)})
 
     @property
     def due_at(self) -> int | None:
@@ -100,13 +108,13 @@ class Waits:
             return known
         if due_at is None or due_at > self._clock.wall_ms():
             wait = Wait(owner, key, due_at)
-            self._open.add(wait)
+            self._open[wait] = None
             self.touch(owner)
             try:
                 if await self._answered_in_time(wait):
                     return wait.answered.result()
             finally:
-                self._open.discard(wait)
+                self._open.pop(wait, None)
                 self.touch(owner)
         return None
 
@@ -115,6 +123,8 @@ class Waits:
         last moment.
         """
         ending = TimedOut() if silence is None else Ok(value=silence)
+        if _is_signal(key):
+            return ending
         return await resolve(self._store, key, ending, now=self._clock.wall_ms())
 
     async def withdraw(self, key: AwaitEventKey, *, telling: bool = True) -> Resolution:
@@ -123,14 +133,14 @@ class Waits:
         Without `telling`, the promise itself is left alone: whoever has its key finds out when they answer.
         """
         if not telling:
-            return await self._known(key.key_id) or Cancelled()
+            return await self._known(key) or Cancelled()
         return await resolve(self._store, key, Cancelled(), now=self._clock.wall_ms())
 
     async def _look_first(self, owner: EffectId, key: AwaitEventKey) -> Resolution | None:
         """What is there must not be parked for; and as long as we look, nothing may be parked without this wait."""
         self._looking[owner] += 1
         try:
-            return await self._known(key.key_id)
+            return await self._known(key)
         finally:
             self._looking[owner] -= 1
             self.touch(owner)
@@ -146,15 +156,22 @@ class Waits:
             alarm.cancel()
         return wait.answered.done()
 
-    async def _known(self, promise: PromiseId) -> Resolution | None:
-        state = await self._store.peek(promise)
+    async def _known(self, key: AwaitEventKey) -> Resolution | None:
+        if _is_signal(key):
+            return self._signals.give(key)
+        state = await self._store.peek(key.key_id)
         return state.resolution if state else None
 
     async def look(self) -> None:
         """Somebody may have answered in another process."""
         for wait in tuple(self._open):
-            if wait.key and (known := await self._known(wait.key.key_id)):
+            if wait.key and (known := await self._known(wait.key)):
                 wait.answer(known)
+
+    def stop(self) -> None:
+        """Whoever waits here is asked to end."""
+        for wait in tuple(self._open):
+            wait.stop()
 
     def unwind(self, owner: EffectId | None = None) -> None:
         """End the waits of an effect, or all of them, with `Parked`."""
@@ -183,9 +200,13 @@ class OwnersWaits:
         self.waits.touch(self.owner)
 
 
+def _is_signal(key: AwaitEventKey) -> bool:
+    return isinstance(key.wait, ProcessSignal)
+
+
 async def resolve(store: Store, key: AwaitEventKey, resolution: Resolution, *, now: int) -> Resolution:
     """Answer a promise, unless somebody was first; what it ended with."""
-    stream = TurnScope.parse(key.scope).stream
+    stream = scope_of(key.scope).stream
     try:
         await store.promise(PromiseState(id=key.key_id, stream=stream))
         answered = await store.resolve(key.key_id, resolution, now=now)

@@ -15,9 +15,10 @@ from itertools import islice
 
 from perdure.errors import Error
 from perdure.ids import StreamId, Tenant, TurnId, stream_names
+from perdure.processes.registration import EXTERNAL, owner_of
 from perdure.runtime.serving import Serving
 from perdure.runtime.shared import Shared
-from perdure.store.protocol import Claim, Serves, Suspects
+from perdure.store.protocol import Claim, Place, Serves, Suspects
 
 log = logging.getLogger("perdure.runtime")
 
@@ -29,7 +30,7 @@ LINE_S = 1.0
 
 
 class Worker:
-    """Serves the sessions of one runtime."""
+    """Serves the sessions and processes of one runtime."""
 
     def __init__(self, shared: Shared, *, renew_s: float) -> None:
         self._shared = shared
@@ -40,6 +41,9 @@ class Worker:
         self._recent: dict[Tenant, None] = {}
         self._line: deque[StreamId] = deque()
         self._line_until = 0.0
+        self._known = {name: agent.place for name, agent in shared.agents.items()}
+        self._known |= {owner_of(name): code.place for name, code in shared.processes.items()}
+        self._known[owner_of(EXTERNAL)] = Place()
         self.serving = Serving(shared, on_room=self._awake.set)
 
     async def run(self) -> None:
@@ -158,7 +162,7 @@ class Worker:
         shared = self._shared
         return Serves(
             tenant=None if shared.work.all_tenants else shared.tenant,
-            agents={name: agent.place for name, agent in shared.agents.items()},
+            agents=self._known,
             queues=shared.work.served,
             besides=self.serving.busy,
             recent=tuple(self._recent),

@@ -15,7 +15,6 @@ import inspect
 import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Literal, Protocol, cast
 
@@ -23,15 +22,15 @@ from perdure.clock import Clock
 from perdure.codec import Json, as_stored
 from perdure.effects import keys
 from perdure.effects.controller import Begun, Care, JournaledController, Local, NotDispatched
-from perdure.effects.promises import TurnScope, check_key, signed_key, unsigned_key
+from perdure.effects.promises import check_key, signed_key, unsigned_key
 from perdure.errors import Code, Error
-from perdure.ids import CallId, EffectId, check_id, join
+from perdure.ids import EffectId, check_id
 from perdure.services.secrets import Veil
 from perdure.tools.clients.process_events import ProcessEventInfo, ProcessEvents
 from perdure.tools.errors import OutcomeUnknown, ToolError, foremost, message_of, text_of, whole_ms
+from perdure.tools.places import Place
 from perdure.tools.results import Unstorable, keep
 from perdure.tools.threads import Ended, NotStarted, Raised, Returned, ToolThreads
-from perdure.vocab.causes import ToolCallCause
 from perdure.vocab.effects import (
     AwaitEvent,
     Command,
@@ -41,7 +40,6 @@ from perdure.vocab.effects import (
     Envelope,
     Invocation,
     LlmRequestSpec,
-    Scope,
     Sleep,
 )
 from perdure.vocab.outcomes import (
@@ -57,8 +55,8 @@ from perdure.vocab.outcomes import (
     into_durable_step,
     into_sleep,
 )
-from perdure.vocab.promises import AwaitEventKey, Cancelled, Custom, Err, Ok, Resolution, TimedOut
-from perdure.vocab.refs import PartKind, PartRef
+from perdure.vocab.promises import AwaitEventKey, Cancelled, Custom, Err, Ok, ProcessSignal, Resolution, TimedOut
+from perdure.vocab.refs import PartKind
 
 logger = logging.getLogger("perdure.tools")
 
@@ -118,23 +116,6 @@ class Waiter(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Whose body it is."""
-
-    scope: TurnScope
-    turn_index: int
-    iteration: int
-    index: int
-    call: CallId
-    tool: str
-    in_batch: bool = False
-
-    def part(self, kind: PartKind, name: str) -> EffectId:
-        """The id of one part of the body."""
-        return PartRef(self.iteration, self.index, kind, name).id
-
-
 class Body:
     """One entry of a resumable tool's function."""
 
@@ -161,16 +142,11 @@ class Body:
         self._used: set[tuple[PartKind, str]] = set()
         self._counted: Counter[str] = Counter()
         self._state: Literal["open", "ended", "parked"] = "open"
+        self._stopping = False
+        self._stopped = False
+        self._reached: set[EffectId] = set()
         self._quiet = asyncio.Event()
         self._quiet.set()
-        self._scope_id = place.scope.id
-        self._scope = Scope(
-            session_id=place.scope.session,
-            turn_id=place.scope.turn,
-            turn_index=place.turn_index,
-            protocol_iteration=place.iteration,
-        )
-        self._cause = ToolCallCause(session_id=place.scope.session, call_id=place.call)
 
     # --- the body's life
 
@@ -187,6 +163,20 @@ class Body:
         """Nothing that this entry does counts any more."""
         self._state = "parked"
 
+    def stop(self) -> None:
+        """Somebody asked for its end: what it waits for now, or does next that is not recorded, raises
+        `CancelledError`. Once: cleaning up is its own business. What runs is not interrupted."""
+        self._stopping = True
+
+    def _check_wanted(self, described: Envelope) -> None:
+        if self._stopping and not self._stopped and self.controller.journal.outcome(EffectId(described.id)) is None:
+            self._stopped = True
+            raise asyncio.CancelledError("its end was asked for")
+
+    def used(self, part: EffectId) -> bool:
+        """Whether this entry came to that part."""
+        return part in self._reached
+
     async def end(self) -> None:
         """The function came back: wait for steps that it left running, and refuse new ones."""
         if self._state == "open":
@@ -201,8 +191,8 @@ class Body:
         if self._state == "ended":
             raise Error(
                 Code.DURABLE_EFFECT_STATE_POISONED,
-                f"the call of {self.place.tool} is over; its context cannot be used any more",
-                hint="await everything that uses ctx before the tool returns",
+                f"{self.place.called} is over; its context cannot be used any more",
+                hint="await everything that uses ctx before the function returns",
             )
 
     def _began(self) -> None:
@@ -217,6 +207,7 @@ class Body:
 
     async def _execute(self, described: Envelope, local: Local, care: Care) -> Outcome:
         """Perform a part of the body, or answer it from the log."""
+        self._check_wanted(described)
         self._began()
         try:
             return await self.controller.execute(described, local, care)
@@ -248,7 +239,7 @@ class Body:
             raise Error(Code.INVALID_ARGUMENT, f"effect={effect!r} of step {name!r} does not exist")
         self._reserve("step", name)
         command = DurableStep(step_id=name, input=self._veil.json(_checked_input(name, given)))
-        key = keys.step(self._scope_id, self.place.call, name)
+        key = self.place.key("durable-step", name)
         described = self._envelope(self.place.part("step", name), command, key)
 
         async def run(_: Envelope) -> Outcome:
@@ -308,7 +299,7 @@ class Body:
             )
         else:
             where = {"call": self.place.call, "step": name}
-            logger.error("step %s of the tool %s failed", name, self.place.tool, exc_info=error, extra=where)
+            logger.error("step %s of %s failed", name, self.place.called, exc_info=error, extra=where)
             failure = StepFailure(code="internal_error", message=INTERNAL, error_type=kind)
         return DurableStepOutcome(error=failure)
 
@@ -336,7 +327,7 @@ class Body:
         described = self._envelope(
             self.place.part("value", name),
             DurableStep(step_id=name),
-            join(self._scope_id, "tool", self.place.call, "value", name),
+            self.place.key("value", name),
         )
         begun = self._begin(described, Care(effect="pure"))
         if not isinstance(begun, Begun):
@@ -353,7 +344,7 @@ class Body:
         """Ask a model outside the conversation, or answer from the log. A crash before the answer asks again."""
         self._reserve("direct", name)
         place = self.place
-        key = join(self._scope_id, "tool", place.call, "direct", source, "request", name)
+        key = place.key("direct", source, "request", name)
 
         async def run(_: Envelope) -> Outcome:
             return await ask()
@@ -366,7 +357,7 @@ class Body:
     async def sleep(self, name: str, length_ms: int) -> None:
         """Wait until the moment that was fixed when this sleep first began."""
         self._reserve("sleep", name)
-        key = join(self._scope_id, "tool", self.place.call, "sleep", name)
+        key = self.place.key("sleep", name)
         described = self._envelope(self.place.part("sleep", name), Sleep(duration_ms=length_ms), key)
         into_sleep(await self._await(described, None, self._clock.wall_ms() + length_ms))
 
@@ -376,26 +367,50 @@ class Body:
         if not name.strip():
             raise Error(Code.DURABLE_EFFECT_EMPTY_EVENT_KEY, "an event needs a name", hint='ctx.event("reviewed")')
         check_id(name, what="the name of an event")
-        return signed_key(self._secret, self._scope_id, Custom(key=name))
+        return signed_key(self._secret, self.place.scope_id, Custom(key=name))
 
     async def event(self, key: AwaitEventKey, timeout_ms: int | None) -> Json:
         """The value of an event, or what it ended with instead."""
         self._check_open()
         check_key(self._secret, key)
-        ours = key.scope == self._scope_id
+        ours = key.scope == self.place.scope_id
         name = key.wait.key if ours and isinstance(key.wait, Custom) else key.key_id
         wait = unsigned_key(key.scope, key.wait)
-        replay = keys.awaited_event(self._scope_id, self.place.call, key.key_id)
+        replay = self.place.key("await-event", key.key_id)
         described = self._envelope(self.place.part("event", name), AwaitEvent(key=wait), replay)
         due_at = None if timeout_ms is None else self._clock.wall_ms() + timeout_ms
         return _event_value(name, into_await_event(await self._await(described, wait, due_at)))
 
+    async def signal(self, process: str, name: str, timeout_ms: int | None) -> Json:
+        """The next signal of a name that this process has not taken yet."""
+        self._check_open()
+        self._counted[f"signal:{name}"] += 1
+        ordinal = self._counted[f"signal:{name}"]
+        wait = unsigned_key(self.place.scope_id, ProcessSignal(process_id=process, name=name, ordinal=ordinal))
+        replay = self.place.key(f"signal.{name}", "await", str(ordinal))
+        described = self._envelope(self.place.part("signal", f"{name}:{ordinal}"), AwaitEvent(key=wait), replay)
+        due_at = None if timeout_ms is None else self._clock.wall_ms() + timeout_ms
+        match into_await_event(await self._await(described, wait, due_at)):
+            case Ok(value=value):
+                return value
+            case TimedOut():
+                code = Code.PROCESS_SIGNAL_WAIT_TIMEOUT.value
+                raise EventTimedOut(f"no signal {name} came in time", code=code)
+            case Cancelled() | Err():
+                code = Code.PROCESS_SIGNAL_WAIT_CANCELLED.value
+                raise EventFailed(f"the wait for the signal {name} was cancelled", code=code)
+
     async def _await(self, described: Envelope, promise: AwaitEventKey | None, due_at: int | None) -> Outcome:
+        self._check_wanted(described)
         care = Care(effect="pure", record_start=True, due_at=due_at)
         begun = self._begin(described, care)
         if not isinstance(begun, Begun):
             return begun
-        resolution = await self._waiter.until(promise, begun.care.due_at)
+        try:
+            resolution = await self._waiter.until(promise, begun.care.due_at)
+        except asyncio.CancelledError:
+            self._stopped = self._stopping
+            raise
         self._check_open()
         if resolution is None and promise is not None:
             others = self._also_awaited(described.id, promise)
@@ -424,7 +439,7 @@ class Body:
         if events is None:
             raise Error(
                 Code.DURABLE_EFFECT_PROCESS_EVENT_UNAVAILABLE,
-                f"the tool {self.place.tool} does not run in a process, so nobody would see its process events",
+                f"{self.place.called} does not run in a process, so nobody would see its process events",
             )
         if not type.strip():
             raise Error(Code.DURABLE_EFFECT_EMPTY_PROCESS_EVENT_TYPE, "a process event needs a type")
@@ -468,7 +483,11 @@ class Body:
         self._used.add((kind, name))
 
     def _envelope(self, id: EffectId, command: Command, key: str) -> Envelope:
-        return Envelope(invocation=Invocation.effect(self._scope, id, command.kind, key, self._cause), command=command)
+        self._reached.add(id)
+        return Envelope(
+            invocation=Invocation.effect(self.place.effect_scope, id, command.kind, key, self.place.cause),
+            command=command,
+        )
 
 
 async def _drive(call: Callable[[], object]) -> Ended:

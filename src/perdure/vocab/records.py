@@ -16,10 +16,11 @@ from typing import Literal, TypeAlias, get_args
 import msgspec
 
 from perdure.codec import Json, encode
-from perdure.ids import BlobHash, CallId, EffectId, InputId, PromiseId, Seq, StreamId, TurnId, WorkerId
+from perdure.ids import BlobHash, CallId, EffectId, InputId, PromiseId, Seq, StreamId, TurnId, WorkerId, join
 from perdure.vocab.effects import AwaitEvent, Command, EffectKind, PreparedToolCall
 from perdure.vocab.messages import InputPart
 from perdure.vocab.outcomes import Outcome, ToolOutput
+from perdure.vocab.registrations import ProcessOutput, Registration
 from perdure.vocab.tools import DoubtPolicy, EffectClass
 from perdure.vocab.usage import Usage
 from perdure.vocab.wire import Value, read_stored, unknown_shape
@@ -234,6 +235,39 @@ class TurnEnded(Value, frozen=True, tag="turn_ended"):
     redacted: str = ""
 
 
+class ProcessRegistered(Value, frozen=True, tag="process_registered"):
+    """The first record of a process: what it is. `hash` is what makes the same registration again the same process."""
+
+    registration: Registration
+    hash: str
+
+
+class ProcessFirstStarted(Value, frozen=True, tag="process_first_started"):
+    """A worker is about to execute the process for the first time."""
+
+    worker: WorkerId
+
+
+class ProcessEvent(Value, frozen=True, tag="process_event"):
+    """Something happened to a process or in it. Owned or admitted; `replay` makes the same event again the same one.
+
+    An event with an `output` is its end, and there is one. `authority` says who ended it, if it was not its owner.
+    """
+
+    event: str
+    payload: Json = None
+    replay: str = ""
+    output: ProcessOutput | None = None
+    authority: str = ""
+
+
+class AbandonRequested(Value, frozen=True, tag="abandon_requested"):
+    """Somebody gave the process up. Admitted: the first one counts."""
+
+    by: str
+    reason: str = ""
+
+
 Record: TypeAlias = (
     SessionOpened
     | InputAdmitted
@@ -252,6 +286,10 @@ Record: TypeAlias = (
     | SessionResumed
     | GrantMade
     | GrantRevoked
+    | ProcessRegistered
+    | ProcessFirstStarted
+    | ProcessEvent
+    | AbandonRequested
 )
 
 
@@ -335,6 +373,17 @@ def redaction_key(seq: Seq) -> str:
     return f"redact:{seq}"
 
 
+FIRST_STARTED = "process:first-started"
+PROCESS_END = "process:end"
+"""The log key that all ways to end a process race for."""
+ABANDON = "process:abandon"
+
+
+def event_key(event: str, replay: str) -> str:
+    """The log key of an event of a process: how many of one kind there are can be counted by how it begins."""
+    return join("event", event, replay)
+
+
 _KEYLESS = (EffectStarted, EffectSettled)
 
 
@@ -355,6 +404,14 @@ def key_of(record: Record) -> str | None:
             return redaction_key(seq)
         case GrantRevoked(grant=grant):
             return revocation_key(grant)
+        case ProcessEvent(output=output) if output is not None:
+            return PROCESS_END
+        case ProcessEvent(event=event, replay=replay):
+            return event_key(event, replay)
+        case ProcessFirstStarted():
+            return FIRST_STARTED
+        case AbandonRequested():
+            return ABANDON
         case _:
             return None
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Literal
+from typing import Literal, get_args
 
 import msgspec
 
@@ -54,12 +54,15 @@ class EffectRef(msgspec.Struct, frozen=True, gc=False):
                 raise Error(Code.TURN_EVENT_UNEXPECTED, f"{effect!r} is not the id of an effect of a turn")
 
 
-PartKind = Literal["step", "sleep", "event", "value", "direct"]
-_PARTS: dict[str, PartKind] = {"step": "step", "sleep": "sleep", "event": "event", "value": "value", "direct": "direct"}
+PartKind = Literal["step", "sleep", "event", "value", "direct", "signal", "start", "wait", "ask", "first"]
+_PARTS: dict[str, PartKind] = {kind: kind for kind in get_args(PartKind)}
 
 
 class PartRef(msgspec.Struct, frozen=True, gc=False):
-    """A named part of a call's body. It belongs to the call, whichever attempt came to it first."""
+    """A named part of a call's body. It belongs to the call, whichever attempt came to it first.
+
+    Of a process's body, if the iteration is -1: no call has that.
+    """
 
     iteration: int
     index: int
@@ -67,9 +70,15 @@ class PartRef(msgspec.Struct, frozen=True, gc=False):
     name: str
 
     @property
+    def of_process(self) -> bool:
+        """Whether it is a part of a process, and of no call."""
+        return self.iteration < 0
+
+    @property
     def id(self) -> EffectId:
         """`c{iteration}.{index}/{kind}:{name}`; the name comes last, so that it may hold anything."""
-        return EffectId(f"c{self.iteration}.{self.index}/{self.kind}:{self.name}")
+        body = PROCESS_BODY if self.of_process else call_body(self.iteration, self.index)
+        return part_id(body, self.kind, self.name)
 
     @staticmethod
     def parse(effect: EffectId) -> PartRef:
@@ -77,10 +86,24 @@ class PartRef(msgspec.Struct, frozen=True, gc=False):
         call, _, part = effect.partition("/")
         kind, _, name = part.partition(":")
         try:
-            iteration, index = (int(number) for number in call[1:].split("."))
+            iteration, index = (int(n) for n in call[1:].split(".")) if call != PROCESS_BODY else (-1, 0)
             return PartRef(iteration, index, _PARTS[kind], name)
         except (ValueError, KeyError):
             raise Error(Code.TURN_EVENT_UNEXPECTED, f"{effect!r} is not the id of a part of a call") from None
+
+
+PROCESS_BODY = "p"
+"""What the ids of the parts of a process begin with: `p/step:fetch`."""
+
+
+def call_body(iteration: int, index: int) -> str:
+    """What the ids of the parts of a call begin with."""
+    return f"c{iteration}.{index}"
+
+
+def part_id(body: str, kind: PartKind, name: str) -> EffectId:
+    """The id of a named part of a body."""
+    return EffectId(f"{body}/{kind}:{name}")
 
 
 def is_part(effect: EffectId) -> bool:

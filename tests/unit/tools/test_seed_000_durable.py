@@ -14,11 +14,12 @@ from perdure.effects.promises import TurnScope, check_key
 from perdure.errors import Code, Error
 from perdure.ids import CallId, SessionId, Tenant, TurnId, WorkerId
 from perdure.runtime.clock import SystemClock
-from perdure.tools.body import Body, EventFailed, EventTimedOut, Place, StepFailed
+from perdure.tools.body import Body, EventFailed, EventTimedOut, StepFailed
 from perdure.tools.clients.process_events import ProcessEventInfo
 from perdure.tools.clients.surface import Clients
 from perdure.tools.context import ToolContext
 from perdure.tools.errors import ToolError
+from perdure.tools.places import call_place
 from perdure.tools.threads import ToolThreads
 from perdure.vocab.promises import AwaitEventKey, Cancelled, Custom, Err, Ok, Resolution, TimedOut
 from perdure.vocab.records import Record
@@ -73,7 +74,7 @@ def threads() -> Iterator[ToolThreads]:
 
 
 def body(threads: ToolThreads, answers: dict[str, Resolution] | None = None, *, journal: EffectJournal) -> Body:
-    place = Place(SCOPE, 0, 1, 0, CallId("call-1"), "publish")
+    place = call_place(SCOPE, 0, 1, 0, CallId("call-1"), "publish")
     controller = JournaledController(journal, Paper())
     return Body(place, controller, Answers(answers or {}), SystemClock(), threads, SECRET)
 

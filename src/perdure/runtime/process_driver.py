@@ -1,0 +1,387 @@
+"""Running a process: enter its body, wait with it in memory while that is worth it, park it, record its end.
+
+All that is worth keeping is in its log; what is here are tasks, which a crash may take.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from perdure.effects.controller import JournaledController
+from perdure.effects.journal import EffectJournal
+from perdure.effects.promises import SECRET, ProcessScope
+from perdure.errors import Code, Error
+from perdure.ids import EffectId, SessionId, Tenant, join
+from perdure.processes.events import STEPS_UNUSED
+from perdure.processes.machine import cancelled, ending
+from perdure.processes.record import ProcessRecord, Signals
+from perdure.runtime.deps import DepsContext, DepsFailed, TurnDeps
+from perdure.runtime.flights import Valve
+from perdure.runtime.owned import OwnedStream
+from perdure.runtime.patience import Patience
+from perdure.runtime.process_context import ProcessContext
+from perdure.runtime.process_function import ProcessCode
+from perdure.runtime.shared import Shared
+from perdure.runtime.waits import Waits
+from perdure.services.secrets import Veil
+from perdure.tools.body import MAX_STEP_BYTES, Body
+from perdure.tools.contained import drive, end_of
+from perdure.tools.context import CancelToken
+from perdure.tools.errors import OutcomeUnknown, ToolError, foremost, message_of, text_of
+from perdure.tools.places import process_place
+from perdure.tools.results import Unstorable, keep
+from perdure.tools.threads import Ended, NotStarted, Raised, Returned
+from perdure.vocab.outcomes import InDoubt
+from perdure.vocab.records import ProcessEvent, Record
+from perdure.vocab.refs import PROCESS_BODY
+from perdure.vocab.registrations import ProcessFailure, ProcessOutput, ProcessWasAbandoned, Succeeded
+
+log = logging.getLogger("perdure.runtime")
+
+GRACE_S = 0.1
+"""How long a body that is put aside may take to come back."""
+
+INTERNAL = "An internal error occurred in the process"
+
+_NAMED = ("step:", "sleep:", "event:", "direct:", "start:", "wait:", "ask:", "first:")
+
+
+@dataclass(slots=True)
+class Entry:
+    """One entry of the body. What it does counts until its valve is shut."""
+
+    body: Body
+    valve: Valve
+    cancellation: CancelToken
+    task: asyncio.Task[Ended] | None = None
+    stopped: bool = False
+    id: EffectId = field(default=EffectId(PROCESS_BODY))
+
+
+class ProcessDriver:
+    """Drives one process of one owned stream. It is the ledger of its own controller."""
+
+    def __init__(
+        self, record: ProcessRecord, facts: Sequence[Record], tenant: Tenant, owned: OwnedStream, shared: Shared
+    ) -> None:
+        self.record = record
+        self.worker = owned.worker
+        self.refusal: Error | None = None
+        self._registration = record.known
+        self._scope = ProcessScope(tenant, self._registration.process_id)
+        self._owned = owned
+        self._shared = shared
+        self._code = code_for(shared, record)
+        journal, self._signals = EffectJournal(), Signals()
+        for fact in facts:
+            journal.fold(fact)
+            self._signals.fold(fact)
+        self._controller = JournaledController(journal, self)
+        self._news = asyncio.Event()
+        self._waits = Waits(shared.store, shared.clock, self._news.set, self._signals)
+        self._patience = Patience(self._waits, shared.lounge, shared.clock, record.registered_at)
+        self._entry: Entry | None = None
+        self._ended: Ended | None = None
+        self._hurried = False
+        self._told = False
+
+    # --- the ledger
+
+    def submit(self, *records: Record) -> None:
+        """Hand facts to the stream."""
+        for record in records:
+            self._signals.fold(record)
+        self._owned.submit(*records)
+
+    async def durable(self) -> None:
+        """Wait until everything submitted so far is durable."""
+        await self._owned.durable()
+
+    def lease_live(self) -> bool:
+        """Whether our lease has certainly not lapsed."""
+        return self._owned.lease_live()
+
+    async def reassert(self) -> None:
+        """Renew a lapsed lease, or raise `lease_lost`."""
+        await self._owned.reassert()
+
+    # --- what others tell it
+
+    def learn(self, fact: Record, record: ProcessRecord) -> None:
+        """Somebody wrote something into its log; `record` has it in."""
+        self.record = record
+        self._signals.fold(fact)
+        self._told = True
+        if record.cancel is not None:
+            self._stop()
+        self._news.set()
+
+    def _stop(self) -> None:
+        """It was asked to end: what it waits for does, once, and nothing new begins unless it cleans up."""
+        if self._entry is not None and not self._entry.stopped:
+            self._entry.stopped = True
+            self._entry.body.stop()
+            self._entry.cancellation.cancel()
+            self._waits.stop()
+
+    async def look(self) -> None:
+        """Something that it waits for may have been answered."""
+        await self._waits.look()
+
+    def refused(self, error: Error) -> None:
+        """The store refused an append: nothing that was begun on top of it counts."""
+        self.refusal = error
+        self._news.set()
+
+    # --- the loop
+
+    async def run(self) -> bool:
+        """Drive the process to its end, and return once that is durable; False once it is durably parked.
+
+        Raises:
+            Error: why the store refused to go on.
+        """
+        self._controller.doubt_unsettled_steps(InDoubt(reason="worker_lost"))
+        deps = TurnDeps(self._shared.deps, self._deps_context())
+        try:
+            await self._enter(deps)
+            while True:
+                if self.refusal:
+                    self.abandon()
+                    raise self.refusal
+                if self._ended is not None:
+                    await self._end(self._ended)
+                    return True
+                if await self._wait_long_enough() and await self._park():
+                    return False
+                if self._entry is None:
+                    await self._enter(deps)
+                self._news.clear()
+        finally:
+            await deps.close()
+
+    def _deps_context(self) -> DepsContext:
+        return DepsContext(SessionId(self._scope.process), self._scope.tenant, self._registration.definition)
+
+    async def _enter(self, deps: TurnDeps) -> None:
+        shared, cancellation = self._shared, CancelToken()
+        valve = Valve(self)
+        secret = await shared.secrets.get(SECRET)
+        controller = JournaledController(self._controller.journal, valve)
+        waiter = self._waits.of(EffectId(PROCESS_BODY))
+        veil = Veil(shared.revealed, self._owned.stream)
+        body = Body(process_place(self._scope), controller, waiter, shared.clock, shared.threads, secret, veil)
+        entry = self._entry = Entry(body, valve, cancellation)
+        if self.record.cancel is not None:
+            self._stop()
+        entry.task = asyncio.create_task(self._live(entry, deps), name=f"perdure:process:{self._scope.process}")
+        entry.task.add_done_callback(lambda _: self._came_back(entry))
+
+    async def _live(self, entry: Entry, deps: TurnDeps) -> Ended:
+        async def call() -> object:
+            entry.body.enter()
+            async with deps.use() as given:
+                return await self._code.run(self._context(entry, given), self._registration.input)
+
+        ended = await drive(call)
+        await entry.body.end()
+        return ended
+
+    def _context(self, entry: Entry, given: object) -> ProcessContext:
+        return ProcessContext(
+            process_id=self._scope.process,
+            tenant=self._scope.tenant,
+            idempotency_key=join("perdure-process", self._scope.tenant, self._scope.process),
+            tool_name=self._registration.definition,
+            body=entry.body,
+            look=lambda: self.record,
+            given=given,
+            cancellation=entry.cancellation,
+        )
+
+    def _came_back(self, entry: Entry) -> None:
+        assert entry.task is not None
+        if self._entry is entry and not entry.body.parked:
+            self._ended = end_of(entry.task)
+            if (problem := _trouble(self._ended)) is not None:
+                self.refused(problem)
+        self._news.set()
+
+    async def _wait_long_enough(self) -> bool:
+        """Wait for news. True if there is none, and the body has only waited for long enough."""
+        if self.refusal or self._ended is not None:
+            return False
+        if self._entry is None:  # it was abandoned: whoever did that ends this too
+            await self._news.wait()
+            return False
+        patience = self._patience.left_s((self._entry,), hurried=self._hurried)
+        if patience is None or self._registration.recovery == "owner_bound":  # nobody could enter that again
+            await self._news.wait()
+            return False
+        self._news.clear()  # that is what the news was about
+        lounge = self._shared.lounge
+        if not self._hurried and patience > 0:
+            lounge.sit(self, self._hurry)
+        try:
+            async with asyncio.timeout(patience):
+                await self._news.wait()
+        except TimeoutError:
+            return not self._news.is_set() and self._patience.left_s((self._entry,), hurried=True) == 0.0
+        finally:
+            lounge.leave(self)
+        return False
+
+    def _hurry(self) -> None:
+        self._hurried = True
+        self._news.set()
+
+    async def _park(self) -> bool:
+        """Unwind the body and give the stream up. False if something came meanwhile: then it is entered again."""
+        assert self._entry is not None
+        self._hurried = self._told = False
+        promises, due_at = self._waits.promises, self._patience.look_again_at((self._entry,))
+        await self._unwind()
+        self._entry = self._ended = None
+        if self._told or self.refusal:
+            return False  # what would have woken the stream may be used up
+        return await self._owned.park(promises, due_at)
+
+    async def _unwind(self) -> None:
+        entry = self._entry
+        if entry is None or entry.task is None:
+            return
+        entry.body.unwind()
+        self._waits.unwind()
+        await asyncio.wait({entry.task}, timeout=GRACE_S)
+        entry.valve.is_shut = True  # if it does not come back, whatever it still does is refused
+        entry.task.cancel()
+
+    # --- how it ends
+
+    async def _end(self, ended: Ended) -> None:
+        self._owned.submit(*self._unused(ended), self._ending(ended))
+        self._owned.active = False
+        self._owned.flush(lease="release")
+        await self._owned.durable()
+
+    def _unused(self, ended: Ended) -> tuple[ProcessEvent, ...]:
+        """What was recorded, and the code that came to the end does not have any more."""
+        body = self._entry.body if self._entry else None
+        if not isinstance(ended, Returned) or body is None:
+            return ()
+        begins = f"{PROCESS_BODY}/"
+        names = [id.removeprefix(begins) for id in self._controller.journal.ids() if not body.used(id)]
+        unused: list[str] = [name for name in names if name.startswith(_NAMED)]
+        if not unused:
+            return ()
+        log.warning(
+            "the process %s ended without %s, which it has recorded", self._scope.process, ", ".join(unused),
+            extra={"process_id": self._scope.process},
+        )  # fmt: skip
+        return (ProcessEvent(event=STEPS_UNUSED, payload={"steps": unused}, replay="end"),)
+
+    def _ending(self, ended: Ended) -> ProcessEvent:
+        match ended:
+            case Returned(value=value):
+                return ending(self.record, _kept(value))
+            case Raised(error=error):
+                if isinstance(error, asyncio.CancelledError) and self.record.cancel is not None:
+                    return cancelled(self.record)
+                return ending(self.record, self._failure(foremost(error)))
+            case NotStarted():
+                return ending(self.record, ProcessFailure(code="internal_error", message=INTERNAL))
+
+    def _failure(self, error: BaseException) -> ProcessFailure:
+        broken = self._entry.body.broken if self._entry else None
+        if broken is not None:
+            error = broken
+        if isinstance(error, OutcomeUnknown):
+            return ProcessFailure(code="outcome_unknown", message=message_of(error), failure_class="in_doubt")
+        if isinstance(error, ToolError):
+            code = text_of(error.code).strip() or "process_failed"
+            return ProcessFailure(code=code, message=message_of(error), failure_class="declared")
+        if isinstance(error, Error):
+            return ProcessFailure(code=error.code.value, message=str(error), failure_class="invalid")
+        log.error("a process failed", exc_info=error, extra={"process_id": self._scope.process})
+        panicked = not isinstance(error, Exception) and not isinstance(error, asyncio.CancelledError)
+        code = "process_panicked" if panicked else "internal_error"
+        return ProcessFailure(code=code, message=INTERNAL, raw={"error_type": type(error).__name__})
+
+    # --- being given up
+
+    def abandon(self) -> None:
+        """Stop what runs, and record nothing more."""
+        entry, self._entry = self._entry, None
+        if entry is None or entry.task is None:
+            return
+        self._note_loose(entry)
+        entry.body.unwind()
+        entry.valve.is_shut = True
+        self._waits.unwind()
+        entry.task.cancel()
+
+    def _note_loose(self, entry: Entry) -> None:
+        if entry.body.running:
+            self._shared.loose_ends.note()
+
+    def forbid_starts(self) -> None:
+        """The worker stops: tell the body."""
+        if self._entry is not None:
+            self._entry.cancellation.cancel()
+
+    async def drain(self) -> None:
+        """Hand it over: running `once` steps are in doubt. Nobody else may go on with an owner-bound one."""
+        if self._entry is not None:
+            self._note_loose(self._entry)
+        await self._unwind()
+        self._controller.doubt_unsettled_steps(InDoubt(reason="drained", message="the worker was stopped"))
+        if self._registration.recovery == "owner_bound" and self._ended is None:
+            reason = "its worker was stopped"
+            self._owned.submit(
+                ending(self.record, ProcessWasAbandoned(by=self.worker, reason=reason), authority="owner_drain")
+            )
+            self._owned.active = False
+
+
+def code_for(shared: Shared, record: ProcessRecord) -> ProcessCode:
+    """What runs a process here.
+
+    Raises:
+        Error: `process_definition_unknown`.
+    """
+    definition = record.known.definition
+    code = shared.processes.get(definition)
+    if code is None:
+        raise Error(
+            Code.PROCESS_DEFINITION_UNKNOWN,
+            f"this runtime cannot run a process of {definition!r}",
+            because=f"it has {', '.join(sorted(shared.processes)) or 'none'}",
+            hint="start a worker that has it: Runtime(processes=[...]); the process waits",
+            process=record.known.process_id,
+        )
+    return code
+
+
+def _trouble(ended: Ended) -> Error | None:
+    """What is not the process's own fault, and may be over when it is tried again."""
+    match ended:
+        case Raised(error=DepsFailed()):
+            return Error(Code.PROCESS_FAILED, "the dependencies of a process could not be made")
+        case Raised(error=Error() as problem) if problem.retry == "later":
+            return problem
+        case _:
+            return None
+
+
+def _kept(value: object) -> ProcessOutput:
+    kept = keep(value)
+    if isinstance(kept, Unstorable):
+        message = f"the process returned what cannot be stored, at {kept.path}: {kept.reason}"
+        return ProcessFailure(code="process_result_invalid", message=message, failure_class="invalid")
+    if kept.size > MAX_STEP_BYTES:
+        message = f"the process returned {kept.size} bytes; at most {MAX_STEP_BYTES} are kept"
+        return ProcessFailure(code="process_result_too_large", message=message, failure_class="invalid")
+    return Succeeded(value=kept.value)

@@ -1,0 +1,227 @@
+"""A process as others see it: wait for it, look at it, signal it, ask it to end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING
+
+from perdure.codec import Json, brief, check_text, digest, encode, to_json
+from perdure.commit.changes import Intervention
+from perdure.commit.plan import Entry
+from perdure.effects import keys
+from perdure.effects.promises import ProcessScope, unsigned_key
+from perdure.errors import Code, Error
+from perdure.ids import Seq, StreamId, check_id
+from perdure.inbox.admit import Admitted, Conflict, Delivery
+from perdure.inbox.items import Wake
+from perdure.observe.events import Cursor, Event
+from perdure.observe.follow import follow
+from perdure.processes.events import CANCEL_REQUESTED, check_same, event, signal_type
+from perdure.processes.record import ProcessRecord, fold_all
+from perdure.processes.registration import stream_of, unknown
+from perdure.runtime import answers
+from perdure.runtime.clock import short_id
+from perdure.store.protocol import Resolved
+from perdure.tools.body import refuse_unordered
+from perdure.vocab.promises import Custom, Err
+from perdure.vocab.records import PROCESS_END, ProcessEvent, ProcessRegistered, Row
+from perdure.vocab.registrations import (
+    ProcessFailure,
+    ProcessOutput,
+    ProcessWasAbandoned,
+    ProcessWasCancelled,
+    Registration,
+    Succeeded,
+)
+
+if TYPE_CHECKING:
+    from perdure.runtime.runtime import Runtime
+
+MAX_PAYLOAD_BYTES = 262_144
+
+
+class ProcessHandle:
+    """One process, wherever it runs. Handles are cheap, and any number of them may look at the same one."""
+
+    def __init__(self, runtime: Runtime, id: str) -> None:
+        self.runtime = runtime
+        self.id = id
+        self.stream: StreamId = stream_of(runtime.tenant, id)
+
+    def __repr__(self) -> str:
+        return f"ProcessHandle({self.id!r})"
+
+    # --- looking
+
+    async def record(self) -> ProcessRecord:
+        """What is known of it now: a fold of its log.
+
+        Raises:
+            Error: `process_unknown`.
+        """
+        return fold_all(await self.rows())
+
+    async def rows(self) -> tuple[Row, ...]:
+        """Its whole log.
+
+        Raises:
+            Error: `process_unknown`.
+        """
+        self.runtime.check_usable()
+        rows = await self.runtime.store.read(self.stream)
+        if not rows:
+            raise unknown(self.id)
+        return rows
+
+    async def events(self, *, after: str = "") -> AsyncIterator[Event]:
+        """What happens to it, from a cursor on, endlessly."""
+        self.runtime.check_usable()
+        start = Cursor.parse(after) if after else Cursor(Seq(0))
+        async for one in follow(self.runtime.store, self.runtime.hub, self.stream, start):
+            yield one
+
+    async def wait(self, timeout: float | None = None) -> ProcessOutput:
+        """How it ended, once that is durable. Cancelling the wait, or its timeout, changes nothing.
+
+        Raises:
+            Error: `process_unknown`, `result_timeout`.
+        """
+        self.runtime.check_usable()
+        try:
+            async with asyncio.timeout(timeout):
+                return await self._ended()
+        except TimeoutError:
+            raise Error(
+                Code.RESULT_TIMEOUT,
+                f"the process {self.id} is not over after {timeout} s; it goes on",
+                hint="wait again, or look at it: perdure processes show",
+                process=self.id,
+            ) from None
+
+    async def _ended(self) -> ProcessOutput:
+        store = self.runtime.store
+        with self.runtime.hub.subscribe(self.stream, live=False) as news:
+            while True:
+                row = await store.find(self.stream, PROCESS_END)
+                if row is not None and isinstance(row.record, ProcessEvent) and row.record.output is not None:
+                    return row.record.output
+                if await store.stream(self.stream) is None:
+                    raise unknown(self.id)
+                await news.wait()
+
+    async def result(self, timeout: float | None = None) -> Json:
+        """What it returned.
+
+        Raises:
+            Error: `process_failed` if it did not: `details["reason"]` says how; `process_unknown`, `result_timeout`.
+        """
+        return value_of(self.id, await self.wait(timeout))
+
+    # --- saying something to it
+
+    async def signal(self, name: str, payload: Json = None, *, id: str | None = None) -> None:
+        """Send it a signal, which `ctx.signal(name)` receives; durable when this returns. One that comes before it is
+        waited for is kept. The same id and payload again is the same signal.
+
+        Raises:
+            Error: `process_signal_invalid`, `process_event_undeclared`, `process_already_terminal`,
+                `process_event_conflict`, `process_unknown`, `invalid_json`, `input_too_large`.
+        """
+        kind = signal_type(name)
+        unique = short_id("sig", self.runtime.clock.wall_ms()) if id is None else check_id(id, what="the signal id")
+        await self.append(kind, payload, replay=keys.process_signal(self.id, name, unique))
+
+    async def cancel(self, reason: str = "") -> bool:
+        """Ask it to end, durably. It does so by itself: what it waits for raises `CancelledError` in it, once, and it
+        may clean up. False if it had ended or was asked before.
+
+        Raises:
+            Error: `process_unknown`.
+        """
+        payload: Json = {"reason": check_text(reason, where="the reason")}
+        record = await self.record()
+        if record.output is not None or record.cancel is not None:
+            return False
+        replay = keys.process_cancel_request(self.id, brief(digest(payload)))
+        return await self.append(CANCEL_REQUESTED, payload, replay=replay)
+
+    async def resolve(self, name: str, value: Json = None, *, error: Err | None = None) -> Resolved:
+        """Answer what it awaits as `ctx.event(name)`. The first answer stands.
+
+        Raises:
+            Error: `process_unknown`, `invalid_id`, `invalid_json`, `input_too_large`.
+        """
+        self.runtime.check_usable()
+        answer = answers.answer_of(value, error)
+        await self._registration()
+        key = unsigned_key(ProcessScope(self.runtime.tenant, self.id).id, Custom(key=check_id(name, what="the event")))
+        return await answers.resolve(self.runtime, key, answer)
+
+    async def append(self, kind: str, payload: Json, *, replay: str) -> bool:
+        """Append a declared event from outside, once for each replay key, and tell whoever runs the process.
+
+        False if it was there already.
+        """
+        self.runtime.check_usable()
+        refuse_unordered(payload, "the payload")
+        payload = to_json(payload, where="the payload")
+        if (size := len(encode(payload))) > MAX_PAYLOAD_BYTES:
+            raise Error(
+                Code.INPUT_TOO_LARGE, f"the payload is {size} bytes", because=f"the limit is {MAX_PAYLOAD_BYTES}"
+            )
+        new = event(await self._registration(), kind, payload, replay)
+        return await self._admit(new)
+
+    async def _admit(self, new: ProcessEvent) -> bool:
+        store, now = self.runtime.store, self.runtime.clock.wall_ms()
+        ended = await store.find(self.stream, PROCESS_END)
+        if ended is not None:
+            assert isinstance(ended.record, ProcessEvent)
+            check_same(ended.record, new, self.id)
+            return False
+        source, content = f"event:{new.event}:{new.replay}", brief(digest((new.event, new.payload)))
+        wake = Delivery(self.stream, source, content, Wake(reason=source), now)
+        done = await store.intervene(Intervention(self.stream, delivery=wake, notes=(Entry.of(new, at=now),)))
+        if isinstance(done.admission, Conflict):
+            raise Error(
+                Code.PROCESS_EVENT_CONFLICT,
+                f"the replay key {new.replay} was used before, for another event; nothing was written",
+                process=self.id,
+                key=new.replay,
+            )
+        await self.runtime.tell(self.stream)
+        return isinstance(done.admission, Admitted)
+
+    async def _registration(self) -> Registration:
+        rows = await self.runtime.store.read(self.stream, limit=1)
+        if not rows or not isinstance(rows[0].record, ProcessRegistered):
+            raise unknown(self.id)
+        return rows[0].record.registration
+
+
+def value_of(process: str, output: ProcessOutput) -> Json:
+    """What a process returned.
+
+    Raises:
+        Error: `process_failed` if it returned nothing.
+    """
+    match output:
+        case Succeeded(value=value):
+            return value
+        case ProcessFailure(code=code, message=message):
+            raise _failed(process, code, message)
+        case ProcessWasCancelled(reason=reason):
+            raise _failed(process, "process_cancelled", reason or "its end was asked for")
+        case ProcessWasAbandoned(reason=reason):
+            raise _failed(process, "process_abandoned", reason or "nobody will go on with it")
+
+
+def _failed(process: str, code: str, message: str) -> Error:
+    return Error(
+        Code.PROCESS_FAILED,
+        f"the process {process} did not return: {code}",
+        because=message,
+        process=process,
+        reason=code,
+    )

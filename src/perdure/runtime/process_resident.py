@@ -1,0 +1,234 @@
+"""A process in the hands of this worker: loaded, driven until it ends or parks, dropped without ceremony."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+
+from perdure.commit.plan import Plan, Receipt
+from perdure.effects.controller import JournaledController
+from perdure.effects.journal import EffectJournal
+from perdure.errors import Error
+from perdure.ids import Seq, StreamId, TurnId, stream_names
+from perdure.inbox.items import Input
+from perdure.processes.machine import End, Rest, Run, owed
+from perdure.processes.record import CODE, ProcessRecord, advance, fold
+from perdure.runtime.orphans import Orphans
+from perdure.runtime.owned import OwnedStream, rows_of
+from perdure.runtime.process_driver import ProcessDriver, code_for
+from perdure.runtime.resident import Offer
+from perdure.runtime.sealing import MAX_TAKEOVERS
+from perdure.runtime.shared import Shared
+from perdure.store.protocol import Claim, InboxRow
+from perdure.vocab.outcomes import InDoubt
+from perdure.vocab.records import ProcessEvent, ProcessFirstStarted, Record, Row
+
+log = logging.getLogger("perdure.runtime")
+
+_FROM_OTHERS = frozenset({"process_event", "abandon_requested"})
+
+
+class ProcessResident:
+    """One owned process. `serve` drives it until there is nothing to do for it."""
+
+    def __init__(self, shared: Shared, claim: Claim) -> None:
+        self.stream: StreamId = claim.stream
+        self.record = ProcessRecord()
+        self.driver: ProcessDriver | None = None
+        self.stopping = False
+        self.parked = False
+        self.offered: Offer | None = None
+        self._tenant = stream_names(claim.stream)[0]
+        self._shared = shared
+        self._claim = claim
+        self.on_record: Callable[[], None] | None = None
+        self._stuck_for = claim.takeovers if claim.takeovers >= MAX_TAKEOVERS else 0
+        self._facts: list[Record] = []
+        self._owned = OwnedStream(
+            shared.store, claim.stream, shared.worker, claim.fence, Seq(0), shared.clock, shared.host.stir
+        )
+        self._owned.listener = self
+        self._loaded = False
+        self._learned = Seq(0)
+        self._own: set[Seq] = set()
+        self._taken: set[int] = set()
+
+    # --- what the stream tells us
+
+    def durable(self, records: tuple[Record, ...], plan: Plan, receipt: Receipt) -> None:
+        """Our facts are durable: fold them, and let the world see them."""
+        for index, record in enumerate(records):
+            self._facts.append(record)
+            seq = Seq(receipt.first_seq + index)
+            self._own.add(seq)
+            self.record = advance(self.record, record, seq=seq, at=plan.entries[index].at)
+        if records and self.on_record is not None:
+            self.on_record()
+            self.on_record = None
+        if self.driver:
+            self.driver.record = self.record
+        if records and self._shared.hub.watched(self.stream):
+            self._shared.hub.publish(self.stream, *rows_of(plan, receipt))
+            self._shared.hub.stir(self.stream)
+
+    def admitted(self, rows: tuple[Row, ...]) -> None:
+        """Others wrote something into the log."""
+        for row in rows:
+            self._learn(row)
+        self._shared.hub.publish(self.stream, *rows)
+
+    def _learn(self, row: Row) -> None:
+        """Rows of others are seen in order, and some twice; our own are among them."""
+        if row.seq <= self._learned or row.kind not in _FROM_OTHERS:
+            return
+        self._learned = row.seq
+        fact = row.record
+        if row.seq in self._own or fact in self._owned.undurable():
+            return
+        self._facts.append(fact)
+        self.record = advance(self.record, fact, seq=max(self.record.seq, row.seq), at=row.at)
+        if self.driver:
+            self.driver.learn(fact, self.record)
+
+    def refused(self, error: Error) -> None:
+        """The store refused an append."""
+        if self.driver:
+            self.driver.refused(error)
+
+    # --- serving
+
+    async def load(self) -> None:
+        """Read and fold what the log says, once."""
+        if self._loaded:
+            return
+        loaded = await self._shared.store.load(self.stream, code=CODE)
+        for row in loaded.rows:
+            self.record = fold(self.record, row)
+            self._facts.append(row.record)
+        self._learned = self._owned.known_seq = self.record.seq
+        self._owned.active = self._is_active
+        if self._claim.parked:
+            self._owned.unpark(at_once=True)
+        self._loaded = True
+        self._shared.hub.stir(self.stream)
+
+    @property
+    def _is_active(self) -> bool:
+        """Whether somebody must go on with it, whatever becomes of this worker."""
+        return self.record.output is None and isinstance(self._owed(), Run | End)
+
+    def _owed(self) -> Run | End | Rest:
+        return owed(self.record, self._shared.worker, stuck_for=self._stuck_for)
+
+    async def serve(self, *, once: bool = False) -> None:
+        """Drive the process until it ends, parks, or there is nothing to do for it.
+
+        Raises:
+            Error: why the stream had to be given up.
+        """
+        await self.load()
+        await self._look()
+        what = self._owed()
+        self._stuck_for = 0
+        match what:
+            case Rest():
+                await self._rest(ended=self.record.output is not None)
+            case End(event=event):
+                await self._end(event)
+            case Run(first=first):
+                if self.stopping:
+                    return
+                await self._run(first=first)
+        self.parked = True
+
+    async def _look(self) -> None:
+        """The inbox first: whatever woke us is in the log by then, and must be learned before the wake is used up."""
+        waiting = await self._shared.store.inbox(self.stream)
+        for row in await self._shared.store.read(self.stream, after=self._owned.known_seq):
+            self._learn(row)
+        self._use_up(waiting)
+
+    def _use_up(self, waiting: Iterable[InboxRow]) -> None:
+        new = tuple(row.id for row in waiting if row.id not in self._taken)
+        self._taken.update(new)
+        if new:
+            self._owned.submit(consume=new)
+
+    async def _rest(self, *, ended: bool) -> None:
+        """Nothing is owed: give it up, as something that waits or that is over."""
+        self._owned.active = False
+        self._owned.flush(lease="release", parked=not ended)
+        await self._owned.durable()
+
+    async def _end(self, event: ProcessEvent) -> None:
+        """It ends without being entered: what was under way in it is in doubt."""
+        journal = EffectJournal()
+        for fact in self._facts:
+            journal.fold(fact)
+        JournaledController(journal, self._owned).doubt_unsettled_steps(InDoubt(reason="worker_lost"))
+        self._owned.submit(event)
+        await self._rest(ended=True)
+
+    async def _run(self, *, first: bool) -> None:
+        code_for(self._shared, self.record)
+        if first:
+            self._owned.active = True
+            self._owned.submit(ProcessFirstStarted(worker=self._shared.worker))
+            if self.record.known.recovery == "owner_bound":
+                await self._owned.durable()
+        self._owned.active = True
+        self.driver = ProcessDriver(self.record, self._facts, self._tenant, self._owned, self._shared)
+        await self.driver.run()
+        self.driver = None
+
+    # --- in the hands of a worker
+
+    @property
+    def under_way(self) -> bool:
+        """Whether its body is entered."""
+        return self.driver is not None
+
+    def drives(self, turn: TurnId) -> bool | None:
+        """It has no turns."""
+        return None
+
+    def offer(self, item: Input) -> Offer | None:
+        """Nobody says anything to a process."""
+        return None
+
+    async def look(self) -> None:
+        """Something changed in the store."""
+        if self.driver is None:
+            return
+        await self._look()
+        if self.driver:
+            await self.driver.look()
+
+    def leave_to(self, orphans: Orphans) -> None:
+        """It was given up: nothing of it counts any more."""
+        self.abandon()
+
+    def forbid_starts(self) -> None:
+        """The worker stops."""
+        if self.driver:
+            self.driver.forbid_starts()
+
+    def abandon(self) -> None:
+        """Stop what runs, and record nothing."""
+        if self.driver:
+            self.driver.abandon()
+
+    async def let_go(self) -> None:
+        """We cannot read the stream: give it up as it was found."""
+        info = await self._shared.store.stream(self.stream)
+        if info is not None and not self._owned.error:
+            self._owned.active = info.active
+            self._owned.flush(lease="release", parked=info.parked)
+            await self._owned.durable()
+
+    async def hand_over(self) -> None:
+        """The worker stops: record what is in doubt, and let the stream go."""
+        if self.driver:
+            await self.driver.drain()
+        self._owned.flush(lease="release")
+        await self._owned.durable()

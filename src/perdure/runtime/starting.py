@@ -1,0 +1,127 @@
+"""Starting a process: one delivery, which opens its stream, tells what it is and wakes a worker."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from perdure.codec import check_text
+from perdure.errors import Code, Error
+from perdure.ids import Seq, check_id
+from perdure.inbox.admit import Admitted, Conflict, Delivery
+from perdure.processes.registration import check_process_id, conflict, environment, starting
+from perdure.runtime.clock import short_id
+from perdure.runtime.process_function import ANY_SIGNAL, ENGINE, ProcessFunction, input_of
+from perdure.runtime.process_handle import ProcessHandle
+from perdure.runtime.work import check_queue
+from perdure.store.protocol import Claim
+from perdure.vocab.blobs import Blob
+from perdure.vocab.registrations import Provenance, Registration
+
+if TYPE_CHECKING:
+    from perdure.runtime.runtime import Runtime
+
+_NOWHERE = Provenance()
+
+
+async def start(
+    rt: Runtime,
+    process: ProcessFunction | str,
+    args: tuple[object, ...],
+    kwargs: dict[str, object],
+    *,
+    id: str | None,
+    label: str = "",
+    queue: str | None = None,
+) -> ProcessHandle:
+    """Register a process of a function, and make it run."""
+    name = short_id("prc", rt.clock.wall_ms()) if id is None else check_process_id(id)
+    asked, env = python_process(rt, process, args, kwargs, id=name, label=label)
+    return await register(rt, asked, env=env, queue=queue)
+
+
+def python_process(
+    rt: Runtime,
+    process: ProcessFunction | str,
+    args: tuple[object, ...],
+    kwargs: dict[str, object],
+    *,
+    id: str,
+    label: str = "",
+    provenance: Provenance = _NOWHERE,
+) -> tuple[Registration, Blob]:
+    """The registration of a process of a function, and its captured environment.
+
+    Raises:
+        Error: `process_definition_unknown`, `invalid_argument`, `invalid_json`, `input_too_large`.
+    """
+    function = _function(rt, process)
+    if isinstance(function, ProcessFunction):
+        definition, given, events = function.definition, function.input_of(args, kwargs), function.events
+    else:
+        definition, given, events = f"{ENGINE}:{function}", input_of(function, args, kwargs), ()
+    env, blob = environment({}, {})
+    asked = Registration(
+        process_id=id,
+        definition=definition,
+        input=given,
+        recovery="rerunnable",
+        env=env,
+        event_types=(*events, ANY_SIGNAL),
+        provenance=provenance,
+        label=check_text(label, where="the label"),
+    )
+    return asked, blob
+
+
+def _function(rt: Runtime, process: ProcessFunction | str) -> ProcessFunction | str:
+    """The function, if it is at hand; its name, if that must do here."""
+    if isinstance(process, ProcessFunction):
+        known = rt.definitions.get(process.definition)
+        if known is not None and known is not process:
+            raise Error(
+                Code.PROCESS_DEFINITION_INVALID,
+                f"this runtime has another process called {process.name!r}",
+                hint="start the one that it was given, or call it something else",
+            )
+        return process
+    name = check_id(process, what="the name of the process")
+    code = rt.definitions.get(f"{ENGINE}:{name}")
+    if isinstance(code, ProcessFunction):
+        return code
+    if rt.wants_worker:
+        raise Error(
+            Code.PROCESS_DEFINITION_UNKNOWN,
+            f"this runtime has no process {name!r}",
+            because=f"it has {', '.join(sorted(rt.definitions)) or 'none'}",
+            hint="pass it to Runtime(processes=[...])",
+        )
+    return name
+
+
+async def register(
+    rt: Runtime, asked: Registration, *, env: Blob | None = None, queue: str | None = None
+) -> ProcessHandle:
+    """Make a process known, durably: the existing one if it is the same.
+
+    Raises:
+        Error: `process_conflict`; whatever `check_registration` refuses.
+    """
+    place = None if queue is None else check_queue(queue)
+    new = starting(rt.tenant, asked, at=rt.clock.wall_ms(), env=env, queue=place)
+    handle = ProcessHandle(rt, asked.process_id)
+    claim_for = rt.worker_id if rt.takes_work and asked.definition in rt.definitions else None
+    try:
+        admission = await rt.store.admit(new, claim_for=claim_for)
+    except Error as problem:
+        if problem.code is not Code.SESSION_AGENT_CONFLICT:
+            raise
+        raise conflict(asked.process_id) from None
+    if isinstance(admission, Conflict):
+        raise conflict(asked.process_id)
+    if isinstance(admission, Admitted):
+        rt.nudge(new.stream, _claim(new, admission))
+    return handle
+
+
+def _claim(new: Delivery, admission: Admitted) -> Claim | None:
+    return None if admission.fence is None else Claim(new.stream, admission.fence, Seq(0))

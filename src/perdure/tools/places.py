@@ -1,0 +1,64 @@
+"""Whose body it is: a tool call's or a process's, and how the parts of it are named."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from perdure.effects.promises import ProcessScope, TurnScope
+from perdure.ids import CallId, EffectId, join
+from perdure.vocab.causes import CausalRef, ProcessCause, ToolCallCause
+from perdure.vocab.effects import Scope
+from perdure.vocab.refs import PROCESS_BODY, PartKind, call_body, part_id
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a body stands. `called` is what errors say of it, and `scope_id` where its promises live. The ids of its
+    parts begin with `body`, and their replay keys with `key_begins`.
+    """
+
+    called: str
+    call: CallId
+    scope_id: str
+    effect_scope: Scope
+    cause: CausalRef
+    body: str
+    key_begins: tuple[str, ...]
+    in_batch: bool = False
+
+    def part(self, kind: PartKind, name: str) -> EffectId:
+        """The id of one part of the body."""
+        return part_id(self.body, kind, name)
+
+    def key(self, *names: str) -> str:
+        """The replay key of one part of the body."""
+        return join(*self.key_begins, *names)
+
+
+def call_place(scope: TurnScope, turn_index: int, iteration: int, index: int, call: CallId, tool: str) -> Place:
+    """The body of a tool call."""
+    effect_scope = Scope(
+        session_id=scope.session, turn_id=scope.turn, turn_index=turn_index, protocol_iteration=iteration
+    )
+    return Place(
+        called=f"the tool {tool}",
+        call=call,
+        scope_id=scope.id,
+        effect_scope=effect_scope,
+        cause=ToolCallCause(session_id=scope.session, call_id=call),
+        body=call_body(iteration, index),
+        key_begins=(scope.id, "tool", call),
+    )
+
+
+def process_place(scope: ProcessScope) -> Place:
+    """The body of a process."""
+    return Place(
+        called=f"the process {scope.process}",
+        call=CallId(scope.process),
+        scope_id=scope.id,
+        effect_scope=Scope(session_id=join("process", scope.process)),
+        cause=ProcessCause(process_id=scope.process),
+        body=PROCESS_BODY,
+        key_begins=("process", scope.tenant, scope.process),
+    )
