@@ -429,6 +429,20 @@ MUTANTS = [
         "tests/scenarios/test_takeover.py::test_suspects_are_tried_one_at_a_time[sqlite]",
     ),
     Mutant(
+        "the dead keep what they held idle",
+        "store/sqlite/claims.py",
+        '        tx.run("worker_let_go", (other.id,))\n',
+        "",
+        f"{STORES}::TestSqlite::test_the_dead_are_forgotten_with_what_they_held_idle_when_another_worker_starts",
+    ),
+    Mutant(
+        "the dead lose what they may have begun",
+        "store/postgres/queries.sql",
+        "        AND NOT EXISTS (SELECT 1 FROM perdure.inbox AS i WHERE i.stream = s.id)\n",
+        "",
+        f"{STORES}::TestPostgres::test_the_dead_are_remembered_while_something_of_theirs_may_be_under_way",
+    ),
+    Mutant(
         "what is ours and not served is passed over",
         "store/postgres/queries.sql",
         "            s.owner IS NULL OR s.owner <> ALL ($4::text[])",

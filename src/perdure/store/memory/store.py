@@ -129,7 +129,19 @@ class MemoryStore:
         self._workers[worker] = Worker(
             worker, pid, version, now, self._lease_end(), host, False, self._lease_ms, concurrency, queues
         )  # fmt: skip
+        for dead in [other.id for other in self._workers.values() if other.dead]:
+            self._forget(dead)
         self._committed()
+
+    def _forget(self, dead: WorkerId) -> None:
+        """Let go of what a dead worker held and had nothing to do with; if that was all, forget it."""
+        held = [stream for stream in self._streams.values() if stream.owner == dead]
+        for stream in held:
+            if not (stream.active or stream.parked or stream.inbox or stream.timers):
+                stream.owner = None
+        if all(stream.owner is None for stream in held):
+            del self._workers[dead]
+            self._permits = [permit for permit in self._permits if permit.worker != dead]
 
     async def renew(self, worker: WorkerId) -> None:
         """Extend a worker's lease."""

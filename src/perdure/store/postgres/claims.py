@@ -24,6 +24,12 @@ async def list_workers(on: Session) -> list[WorkerRow]:
     return [WorkerRow(*found) for found in await on.all("worker_list")]
 
 
+async def _living(on: Session, leases: Leases) -> set[WorkerId]:
+    """Those that are not gone, whatever else has ever been."""
+    rows = [WorkerRow(*found) for found in await on.all("worker_living")]
+    return {row.id for row in rows if not leases.is_gone(row)}
+
+
 async def loads(on: Session) -> dict[WorkerId, tuple[int, int]]:
     """How many streams each worker holds, and how many of them have a turn open."""
     return {WorkerId(owner): (held, active) for owner, held, active in await on.all("worker_loads")}
@@ -37,6 +43,8 @@ async def register(on: Session, leases: Leases, row: WorkerRow) -> None:
     async with on.transaction():
         await on.all("worker_put", *values)
         dead = [other.id for other in await list_workers(on) if other.id != row.id and leases.is_dead(other)]
+        if dead:
+            await on.all("worker_let_go", dead)
         forgotten = await on.all("worker_forget", dead) if dead else []
     leases.remember(row.id, until)
     for (gone,) in forgotten:
@@ -126,7 +134,7 @@ async def claim_ready(on: Session, leases: Leases, asked: Asked) -> tuple[Ready,
 
 async def _values(on: Session, leases: Leases, asked: Asked) -> tuple[object, ...]:
     serves = asked.serves
-    alive = [row.id for row in await list_workers(on) if row.id != asked.worker and not leases.is_gone(row)]
+    alive = sorted(await _living(on, leases) - {asked.worker})
     agents = None if serves.agents is None else list(serves.agents)
     places = list((serves.agents or {}).values())
     queues, priorities = [place.queue for place in places], [place.priority for place in places]
@@ -142,8 +150,8 @@ async def _values(on: Session, leases: Leases, asked: Asked) -> tuple[object, ..
 async def permits(on: Session, leases: Leases, names: Sequence[str] | None = None) -> tuple[Permit, ...]:
     """Permits in the order of asking: all, or those of some names."""
     rows = await on.all("permits_read", names)
-    gone = {row.id for row in await list_workers(on) if leases.is_gone(row)} if rows else set[WorkerId]()
-    return tuple(Permit(name, by, worker, at, ok, worker not in gone) for name, by, worker, at, ok in rows)
+    living = await _living(on, leases) if rows else set[WorkerId]()
+    return tuple(Permit(name, by, worker, at, ok, worker in living) for name, by, worker, at, ok in rows)
 
 
 async def exchange(

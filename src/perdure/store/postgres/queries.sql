@@ -460,6 +460,12 @@ SELECT id, pid, version, started_at, lease_until, boot, lock,
     host, lease_until - (extract(epoch FROM clock_timestamp()) * 1000)::bigint AS lease_left, lease_ms, concurrency, queues
 FROM perdure.workers ORDER BY started_at, id
 
+-- name: worker_living
+-- Those whose lease holds: among them are all that are not gone.
+SELECT id, pid, version, started_at, lease_until, boot, lock,
+    host, lease_until - (extract(epoch FROM clock_timestamp()) * 1000)::bigint AS lease_left, lease_ms, concurrency, queues
+FROM perdure.workers WHERE lease_until > (extract(epoch FROM clock_timestamp()) * 1000)::bigint
+
 -- name: permits_lock
 SELECT pg_advisory_xact_lock(h) FROM (
     SELECT DISTINCT hashtextextended('perdure permit ' || p, 0) AS h FROM unnest($1::text[]) AS p ORDER BY 1
@@ -485,6 +491,15 @@ UPDATE perdure.streams SET owner = NULL WHERE owner = $1
 
 -- name: worker_remove
 DELETE FROM perdure.workers WHERE id = $1
+
+-- name: worker_let_go
+-- What the dead held and had nothing to do with is as good as given back.
+UPDATE perdure.streams SET owner = NULL WHERE id IN (
+    SELECT s.id FROM perdure.streams AS s WHERE s.owner = ANY ($1::text[]) AND NOT s.active AND NOT s.parked
+        AND NOT EXISTS (SELECT 1 FROM perdure.inbox AS i WHERE i.stream = s.id)
+        AND NOT EXISTS (SELECT 1 FROM perdure.timers AS t WHERE t.stream = s.id)
+    ORDER BY s.id LIMIT 10000 FOR NO KEY UPDATE SKIP LOCKED
+)
 
 -- name: worker_forget
 DELETE FROM perdure.workers AS w

@@ -34,7 +34,10 @@ def register(tx: Tx, row: WorkerRow) -> None:
     """Make a worker known, and forget the dead that left nothing behind."""
     tx.run("worker_put", astuple(row))
     for other in list_workers(tx):
-        if other.id != row.id and tx.leases.is_dead(other) and tx.one("worker_owns", (other.id,)) is None:
+        if other.id == row.id or not tx.leases.is_dead(other):
+            continue
+        tx.run("worker_let_go", (other.id,))
+        if tx.one("worker_owns", (other.id,)) is None:
             tx.run("worker_remove", (other.id,))
             tx.once_durable.append(lambda gone=other.id: tx.leases.locks.release(gone))
     tx.once_durable.append(lambda: tx.leases.remember(row.id, row.lease_until))

@@ -232,6 +232,12 @@ DELETE FROM workers WHERE id = ?
 -- Its lease ends now, and this is when it was last seen.
 UPDATE workers SET lease_until = ?, lease_ms = 0 WHERE id = ?
 
+-- name: worker_let_go
+-- What the dead held and had nothing to do with is as good as given back.
+UPDATE streams SET owner = NULL WHERE owner = ? AND active = 0 AND parked = 0
+    AND NOT EXISTS (SELECT 1 FROM inbox WHERE inbox.stream = streams.id)
+    AND NOT EXISTS (SELECT 1 FROM timers WHERE timers.stream = streams.id)
+
 -- name: worker_owns
 SELECT 1 FROM streams WHERE owner = ? LIMIT 1
 

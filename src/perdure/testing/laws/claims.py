@@ -285,8 +285,6 @@ class ClaimLaws:
     async def test_a_worker_is_offered_what_it_holds_idle(self, bench: Bench) -> None:
         hold = await held(bench)
         await bench.store.append(hold.plan(active=False))
-        for row in await bench.store.inbox(hold.stream):
-            await bench.store.append(hold.plan(consume=(row.id,), active=False))
         assert await offered(bench, ANN) == []
         await bench.store.admit(said(hold.stream, "more"))
         assert await offered(bench, ANN) == [hold.stream]

@@ -187,8 +187,8 @@ class InboxLaws:
     ) -> None:
         hold = await held(bench)
         await bench.store.append(hold.plan(active=False))
-        bench.kill(ANN)
         await enlist(bench, BOB)
+        bench.kill(ANN)
         admission = await bench.store.admit(said(hold.stream, "more"), claim_for=BOB)
         assert isinstance(admission, Admitted)
         assert admission.fence is None

@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
+from perdure.commit.plan import SetTimer
 from perdure.errors import Code
 from perdure.ids import WorkerId
 from perdure.inbox.admit import Admitted
+from perdure.store.permits import Ask
 from perdure.store.protocol import Claim, Held
 from perdure.testing.laws.bench import (
     ANN,
@@ -166,6 +168,41 @@ class LeaseLaws:
         (ann,) = await (await bench.reopen()).workers()
         assert not ann.alive
         assert ann.seen_ms_ago == 40
+
+    async def test_the_dead_are_forgotten_with_what_they_held_idle_when_another_worker_starts(
+        self, bench: Bench
+    ) -> None:
+        hold = await held(bench)
+        await bench.store.append(hold.plan(note("served"), active=False))
+        await bench.store.exchange(ANN, asks=(Ask("a", (("tool:x", 1),)), Ask("b", (("tool:x", 1),))), now=0)
+        bench.kill(ANN)
+        await enlist(bench, BOB)
+        assert [worker.id for worker in await bench.store.workers()] == [BOB]
+        assert await bench.store.permits() == ()
+        assert await bench.store.is_dead(ANN)
+        claim = await bench.store.claim(hold.stream, BOB)
+        assert isinstance(claim, Claim)
+        assert (claim.previous, claim.takeovers) == (None, 0), "nothing of it was under way"
+
+    async def test_the_dead_are_remembered_while_something_of_theirs_may_be_under_way(self, bench: Bench) -> None:
+        works, told, naps = await held(bench, "works"), await held(bench, "told"), await held(bench, "naps")
+        await bench.store.append(works.plan(note("working"), active=True))
+        await bench.store.append(told.plan(note("resting"), active=False))
+        await bench.store.admit(said(told.stream, "more"))
+        await bench.store.append(naps.plan(note("napping"), timers=(SetTimer("nap", 5),), active=False))
+        bench.kill(ANN)
+        await enlist(bench, BOB)
+        assert [worker.id for worker in await bench.store.workers()] == [ANN, BOB]
+        for hold in (works, told, naps):
+            claim = await bench.store.claim(hold.stream, BOB)
+            assert isinstance(claim, Claim)
+            assert (claim.previous, claim.takeovers) == (ANN, 1)
+
+    async def test_who_is_gone_and_not_certainly_dead_is_remembered(self, bench: Bench) -> None:
+        await enlist(bench, ANN)
+        bench.clock.advance(LEASE_MS * 1000)
+        await enlist(bench, BOB)
+        assert not await bench.store.is_dead(ANN)
 
     async def test_retiring_leaves_the_streams_of_others_alone(self, bench: Bench) -> None:
         hold = await held(bench)
