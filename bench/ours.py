@@ -14,7 +14,7 @@ import subprocess
 import sys
 import time
 from argparse import Namespace
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Collection, Iterable
 from pathlib import Path
 from statistics import median
 
@@ -128,6 +128,10 @@ async def tool_steps(chosen: Namespace) -> None:
     tell(**speed(items, seconds, used, commits_each=round(commits / items, 3), stored=stored(chosen)))
 
 
+def _nobody(streams: Collection[StreamId]) -> None:
+    """Nothing is sent to other streams here."""
+
+
 async def journal_steps(chosen: Namespace) -> None:
     store = SqliteStore(file(chosen), SystemClock())
     await store.open()
@@ -141,7 +145,7 @@ async def journal_steps(chosen: Namespace) -> None:
         stream = StreamId(f"default:session:{name}")
         admitted = await store.admit(delivery(stream, "go", Wake(reason="go"), at=0, agent="a"), claim_for=worker)
         assert isinstance(admitted, Admitted)
-        owned = OwnedStream(store, stream, worker, Fence(admitted.fence or 0), Seq(1), SystemClock())
+        owned = OwnedStream(store, stream, worker, Fence(admitted.fence or 0), Seq(1), SystemClock(), _nobody)
         controller = JournaledController(EffectJournal(), owned)
         scope = Scope(session_id=name)
         for n in range(count):

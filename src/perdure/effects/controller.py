@@ -152,6 +152,9 @@ class JournaledController:
         """
         fingerprint = envelope.fingerprint()
         match self.journal.claim(envelope, fingerprint):
+            case Claimed():  # as almost always
+                if care.has_intent:
+                    self.record(_started(envelope, fingerprint, care, self.ledger.worker))
             case DeterminismViolation() as violation:
                 raise violation.error(envelope)
             case AlreadySettled(outcome):
@@ -165,18 +168,15 @@ class JournaledController:
                 )
             case AlreadyRunning(started):
                 care = Care(effect=care.effect, due_at=started.due_at, record_start=care.record_start, leave=care.leave)
-            case Claimed() if care.has_intent:
-                self.record(_started(envelope, fingerprint, care, self.ledger.worker))
-            case Claimed():
-                pass
         return Begun(envelope, fingerprint, care)
 
     async def dispatch(self, begun: Begun, local: Local | None) -> Outcome:
         """Call the world, once what must be durable is durable and the lease certainly holds."""
-        if begun.care.waits:
+        waits = begun.care.waits
+        if waits:
             await self.ledger.durable()
         while True:
-            if begun.care.waits:
+            if waits:
                 while not self.ledger.lease_live():
                     await self.ledger.reassert()
             try:
@@ -186,8 +186,9 @@ class JournaledController:
 
     def settle(self, begun: Begun, outcome: Outcome) -> EffectSettled:
         """Submit the outcome."""
-        fingerprint = "" if self.journal.started(EffectId(begun.envelope.id)) else brief(begun.fingerprint)
-        settled = EffectSettled(id=EffectId(begun.envelope.id), outcome=outcome, fingerprint=fingerprint)
+        effect = EffectId(begun.envelope.id)
+        fingerprint = "" if self.journal.started(effect) else brief(begun.fingerprint)
+        settled = EffectSettled(id=effect, outcome=outcome, fingerprint=fingerprint)
         self.record(settled)
         return settled
 

@@ -102,18 +102,15 @@ class EffectJournal:
 
     def fold(self, record: Record) -> None:
         """Take notice of one more record."""
-        match record:
-            case EffectStarted():
-                self._started[record.id] = record
-            case EffectSettled():
-                self._settled[record.id] = record
-            case _:
-                pass
+        if isinstance(record, EffectStarted):
+            self._started[record.id] = record
+        elif isinstance(record, EffectSettled):
+            self._settled[record.id] = record
 
     def claim(self, envelope: Envelope, fingerprint: str) -> ClaimResult:
         """May this effect run? The fingerprint is compared before anything else; the record keeps its beginning."""
-        started = self._started.get(EffectId(envelope.id))
-        settled = self._settled.get(EffectId(envelope.id))
+        effect = EffectId(envelope.id)
+        started, settled = self._started.get(effect), self._settled.get(effect)
         stored = (settled and settled.fingerprint) or (started and started.fingerprint) or ""
         if not fingerprint.startswith(stored):
             return _violation(envelope, fingerprint, stored, started.command if started else None)

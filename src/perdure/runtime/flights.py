@@ -38,14 +38,17 @@ class Valve:
         Raises:
             Parked: too late; whoever still runs is on its own.
         """
-        self._check()
+        if self.is_shut:
+            raise Parked
         self._ledger.submit(*records)
 
     async def durable(self) -> None:
         """Wait until everything submitted so far is durable."""
-        self._check()
+        if self.is_shut:
+            raise Parked
         await self._ledger.durable()
-        self._check()
+        if self.is_shut:
+            raise Parked
 
     def lease_live(self) -> bool:
         """Whether what is begun now may begin."""
@@ -53,12 +56,9 @@ class Valve:
 
     async def reassert(self) -> None:
         """Renew a lapsed lease."""
-        self._check()
-        await self._ledger.reassert()
-
-    def _check(self) -> None:
         if self.is_shut:
             raise Parked
+        await self._ledger.reassert()
 
 
 @dataclass(slots=True)

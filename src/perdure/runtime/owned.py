@@ -32,7 +32,7 @@ from perdure.store.answer import Answer
 from perdure.store.protocol import Store
 from perdure.vocab.records import Record, Row, TurnEnded, TurnOpened
 
-_EDGES = (TurnOpened, TurnEnded)
+_EDGES = frozenset({TurnOpened, TurnEnded})
 
 SOFT_BYTES = MAX_COMMIT_BYTES // 2
 SOFT_ROWS = MAX_COMMIT_ROWS // 2
@@ -107,14 +107,14 @@ class OwnedStream:
         self._records: list[Record] = []
         self._entries: list[Entry] = []
         self._bytes = 0
-        self._consume: list[int] = []
-        self._timers: list[SetTimer | ClearTimer] = []
-        self._sends: list[Delivery] = []
-        self._blobs: list[Blob] = []
+        self._consume: tuple[int, ...] = ()
+        self._timers: tuple[SetTimer | ClearTimer, ...] = ()
+        self._sends: tuple[Delivery, ...] = ()
+        self._blobs: tuple[Blob, ...] = ()
         self._snapshot: Snapshot | None = None
-        self._asks: list[Ask] = []
-        self._uses: list[PromiseId] = []
-        self._unless: list[str] = []
+        self._asks: tuple[Ask, ...] = ()
+        self._uses: tuple[PromiseId, ...] = ()
+        self._unless: tuple[str, ...] = ()
         self._dirty = False
 
     # --- submitting
@@ -129,12 +129,13 @@ class OwnedStream:
             entry = Entry.of(record, at=now)
             entries.append(entry)
             size += len(entry.data)
-        size += sum([len(new.data) for new in sends])
+        if sends:
+            size += sum([len(new.data) for new in sends])
         rows = len(self._entries) + len(self._sends)
         if rows and (self._bytes + size > SOFT_BYTES or rows + len(entries) + len(sends) > SOFT_ROWS):
             self.flush()
         for record in records:
-            if isinstance(record, _EDGES):
+            if type(record) in _EDGES:
                 self.active = isinstance(record, TurnOpened)
         self._records += records
         self._entries += entries
@@ -145,23 +146,23 @@ class OwnedStream:
 
     def timer(self, *timers: SetTimer | ClearTimer) -> None:
         """Set or clear timers in the same append."""
-        self._timers.extend(timers)
+        self._timers += timers
         self._touch()
 
     def blob(self, *blobs: Blob) -> None:
         """Store bytes in the same append."""
-        self._blobs.extend(blobs)
+        self._blobs += blobs
         self._touch()
 
     def ask(self, *asks: Ask) -> None:
         """Ask people, in the same append as the record that says what."""
-        self._asks.extend(asks)
+        self._asks += asks
         self._touch()
 
     def need(self, uses: tuple[PromiseId, ...], unless: tuple[str, ...]) -> None:
         """What was submitted since the last append needs these answers, and that nobody has forbidden it."""
-        self._uses.extend(uses)
-        self._unless.extend(unless)
+        self._uses += uses
+        self._unless += unless
         self._touch()
 
     def part(self) -> None:
@@ -200,7 +201,7 @@ class OwnedStream:
 
     def unpark(self, *, at_once: bool) -> None:
         """The turn goes on: forget when it should have been woken, at once or with whatever is written next."""
-        self._timers.append(ClearTimer(PARK))
+        self._timers += (ClearTimer(PARK),)
         if at_once:
             self._touch()
 
@@ -218,10 +219,10 @@ class OwnedStream:
             fence=self.fence,
             n=self._n,
             entries=tuple(self._entries),
-            consume=tuple(self._consume),
-            timers=tuple(self._timers),
-            sends=tuple(self._sends),
-            blobs=tuple(self._blobs),
+            consume=self._consume,
+            timers=self._timers,
+            sends=self._sends,
+            blobs=self._blobs,
             snapshot=self._snapshot,
             known_seq=self.known_seq,
             ahead=self._ahead,
@@ -229,9 +230,9 @@ class OwnedStream:
             lease=lease,
             active=self.active and not parked,
             parked=parked,
-            asks=tuple(self._asks),
-            uses=tuple(self._uses),
-            unless=tuple(self._unless),
+            asks=self._asks,
+            uses=self._uses,
+            unless=self._unless,
         )
         self._reset()
         self._in_flight.append(records)
@@ -263,7 +264,7 @@ class OwnedStream:
         self._parked = plan.parked and not receipt.resolved
         records = self._in_flight.popleft()
         self._ahead -= len(records)
-        if missed := tuple(row for row in receipt.missed if row.seq > self.known_seq):
+        if receipt.missed and (missed := tuple(row for row in receipt.missed if row.seq > self.known_seq)):
             self.listener.admitted(missed)
         self.known_seq = max(self.known_seq, receipt.last_seq)
         self.listener.durable(records, plan, receipt)
@@ -288,7 +289,7 @@ class OwnedStream:
         Raises:
             Error: why the store refused it.
         """
-        if not self.settled:
+        if self._in_flight or self._dirty:
             self.store.counters.awaited += 1
         self.flush()
         if self._in_flight and not self.error:

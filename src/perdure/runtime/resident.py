@@ -51,6 +51,7 @@ from perdure.vocab.outcomes import LlmCallOutcome
 from perdure.vocab.records import (
     CancelRequested,
     EffectSettled,
+    EffectStarted,
     Limits,
     OutcomeArrivedLate,
     Record,
@@ -64,6 +65,7 @@ from perdure.vocab.records import (
 
 log = logging.getLogger("perdure.runtime")
 
+_EFFECTS = (EffectStarted, EffectSettled)
 _REQUESTS = frozenset({"cancel_requested", "session_paused", "session_resumed"})
 
 SNAPSHOT_ROWS = 64
@@ -129,6 +131,8 @@ class Resident:
             self.on_record = None
         for index, record in enumerate(records):
             self._fold(Seq(receipt.first_seq + index), record)
+            if isinstance(record, _EFFECTS):
+                continue  # most records are
             if (instead := self._waiting.joined(record)) is not None:
                 self._shared.results.leave(instead)  # whoever waits for it finds out where its answer will be
         if self._shared.hub.watched(self.stream):
@@ -168,7 +172,7 @@ class Resident:
     def _fold(self, seq: Seq, record: Record) -> None:
         self.state = fold(self.state, seq, record)
         self._transcript.add(seq, record)
-        if isinstance(record, CancelRequested):
+        if not isinstance(record, _EFFECTS) and isinstance(record, CancelRequested):
             self._waiting.cancel(record.turn)
 
     # --- serving

@@ -9,7 +9,9 @@ from perdure.ids import Seq
 from perdure.session.view import Conversation, TurnView, turn_view
 from perdure.tools.ceiling import can_be_continued
 from perdure.vocab.messages import File, Image, Message, ToolResult
-from perdure.vocab.records import Record, Row, TurnEnded, TurnOpened
+from perdure.vocab.records import EffectSettled, EffectStarted, Record, Row, TurnEnded, TurnOpened
+
+_EFFECTS = (EffectStarted, EffectSettled)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,10 +48,12 @@ class Transcript:
         """Take the next record of the session, in order."""
         if self._open_seq is None:
             self._open_seq = seq
+        self.open.append(record)
+        if isinstance(record, _EFFECTS):  # most records are
+            return
         if isinstance(record, TurnOpened):
             self._open_index = record.index
-        self.open.append(record)
-        if isinstance(record, TurnEnded):
+        elif isinstance(record, TurnEnded):
             self._close()
 
     def _close(self) -> None:

@@ -76,7 +76,7 @@ class Waits:
 
     def waiting(self, owner: EffectId) -> bool:
         """Whether this effect waits, and does not just look at what it is about to wait for."""
-        return not self._looking[owner] and any(wait.owner == owner for wait in self._open)
+        return bool(self._open) and not self._looking[owner] and any(wait.owner == owner for wait in self._open)
 
     def holds_up(self, owner: EffectId, task: asyncio.Task[object] | None) -> bool:
         """Whether this task itself waits, so that nothing it does could go on before that wait ends."""

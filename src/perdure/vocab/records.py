@@ -293,7 +293,8 @@ Record: TypeAlias = (
 )
 
 
-_decoders = {str(type.__struct_config__.tag): msgspec.json.Decoder(type) for type in get_args(Record)}
+_kinds: dict[type[Record], str] = {type: str(type.__struct_config__.tag) for type in get_args(Record)}
+_decoders = {kind: msgspec.json.Decoder(type) for type, kind in _kinds.items()}
 
 
 class Row(Value, frozen=True):
@@ -315,7 +316,7 @@ class Row(Value, frozen=True):
 
 def write(record: Record) -> bytes:
     """A record as it is stored: beside its kind, which is therefore not repeated in the bytes."""
-    rest = encode(record)[_TAG_BYTES + len(kind_of(record)) :]
+    rest = encode(record)[_TAG_BYTES + len(_kinds[type(record)]) :]
     return b"{" + rest.removeprefix(b",")
 
 
@@ -335,7 +336,7 @@ def read(kind: str, data: bytes) -> Record:
 
 def kind_of(record: Record) -> str:
     """The tag under which a record is stored."""
-    return str(record.__struct_config__.tag)
+    return _kinds[type(record)]
 
 
 def open_key(turn: TurnId) -> str:

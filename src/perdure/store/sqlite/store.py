@@ -243,7 +243,9 @@ class SqliteStore:
     def append(self, plan: Plan) -> asyncio.Future[Receipt]:
         """Make a plan durable: all of it, or nothing. Submitted at the call; the future ends when it is durable."""
         try:
-            weight = check_budget(plan) + sum([len(blob.data) for blob in plan.blobs])
+            weight = check_budget(plan)
+            if plan.blobs:
+                weight += sum([len(blob.data) for blob in plan.blobs])
             return self._write(
                 lambda tx: appends.append(tx, plan), weight=weight, checks_first=appends.checks_first(plan)
             )
