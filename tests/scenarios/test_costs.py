@@ -8,6 +8,7 @@ import pytest
 
 from perdure import Agent, Runtime, ToolContext, Tuning, tool
 from perdure.models.scripted import ScriptedModel, call, say
+from perdure.store.protocol import Accepted
 
 
 @tool
@@ -90,3 +91,12 @@ async def test_one_more_step_is_one_more_commit(tmp_path: Path) -> None:
     awaited, plans, commits = (more - fewer for fewer, more in zip(costs[20], costs[60], strict=True))
     assert (awaited, plans) == (40, 40)
     assert commits <= 40 + 2  # the first renewal may come alone
+
+
+async def test_an_answer_from_outside_is_one_commit(tmp_path: Path) -> None:
+    async with Runtime(f"sqlite:///{tmp_path / 'a.db'}", agents=[agent()], worker=False) as rt:
+        session = await rt.session("s", agent="a")
+        await session.send("run")
+        before = rt.store.counters.commits
+        assert await session.resolve("reviewed", "yes") == Accepted()
+        assert rt.store.counters.commits - before == 1

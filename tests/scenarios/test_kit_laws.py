@@ -52,11 +52,11 @@ from perdure.testing.laws import StoreBench, StoreLaws
 class Forgetful(MemoryStore):
     """Lets the last answer of a promise stand."""
 
-    async def resolve(self, promise, resolution, *, now):
+    async def resolve(self, promise, resolution, **how):
         if (known := self._promises.get(promise)) and known.resolution:
             import msgspec
             self._promises[promise] = msgspec.structs.replace(known, resolution=None)
-        return await super().resolve(promise, resolution, now=now)
+        return await super().resolve(promise, resolution, **how)
 
 class Trusting(MemoryStore):
     """Believes whoever says that the stream is theirs."""

@@ -113,9 +113,9 @@ async def resolve(rt: Runtime, key: AwaitEventKey, resolution: Resolution, due_a
     if due_at is None:
         due_at = await _due(rt.store, scope, key)
     try:
-        await rt.store.promise(PromiseState(id=key.key_id, stream=scope.stream, deadline_at=due_at))
         over = await _is_over(rt.store, scope)
-        answered = await rt.store.resolve(key.key_id, Cancelled() if over else resolution, now=now)
+        promise = PromiseState(id=key.key_id, stream=scope.stream, deadline_at=due_at)
+        answered = await rt.store.resolve(promise.id, Cancelled() if over else resolution, now=now, make=promise)
     except Error as problem:
         if problem.code is Code.SESSION_UNKNOWN:
             raise unknown_key() from None
@@ -184,8 +184,8 @@ async def cancel_waits(rt: Runtime, stream: StreamId, turn_seq: Seq) -> int:
     for started in journal.unsettled():
         if isinstance(started.command, AwaitEvent):
             promise = PromiseState(id=started.command.key.key_id, stream=stream)
-            await rt.store.promise(promise)
-            ended += isinstance(await rt.store.resolve(promise.id, Cancelled(), now=now), Accepted)
+            answered = await rt.store.resolve(promise.id, Cancelled(), now=now, make=promise)
+            ended += isinstance(answered, Accepted)
     await rt.tell(stream)
     return ended
 
@@ -193,8 +193,8 @@ async def cancel_waits(rt: Runtime, stream: StreamId, turn_seq: Seq) -> int:
 async def revoke_keys(rt: Runtime, scope: TurnScope) -> bool:
     """Make every key of a turn worthless, for good. False if that was done before."""
     tombstone = PromiseState(id=revocation_id(scope.id), stream=scope.stream)
-    await rt.store.promise(tombstone)
-    return isinstance(await rt.store.resolve(tombstone.id, Cancelled(), now=rt.clock.wall_ms()), Accepted)
+    now = rt.clock.wall_ms()
+    return isinstance(await rt.store.resolve(tombstone.id, Cancelled(), now=now, make=tombstone), Accepted)
 
 
 async def end_of(store: Store, stream: StreamId, turn: TurnId) -> Row | None:

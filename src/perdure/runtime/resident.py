@@ -107,6 +107,7 @@ class Resident:
         )
         self._owned.listener = self
         self._loaded = False
+        self._arrived: tuple[InboxRow, ...] | None = None  # as of loading
         self._snapshot_seq = Seq(0)
         self._stored_blobs: set[str] = set()
         self._deltas: list[Live] = []
@@ -212,7 +213,7 @@ class Resident:
         self._owned.active = self.state.open_turn is not None
         if self.state.open_turn is not None:  # it may have died after it met an answer while it parked
             self._owned.unpark(at_once=self._claim.parked)
-        self._loaded = True
+        self._loaded, self._arrived = True, loaded.inbox
         self._shared.hub.stir(self.stream)  # rows whose confirmation got lost were never announced
 
     async def _load_view(self, state: SessionState) -> None:
@@ -224,7 +225,8 @@ class Resident:
 
     async def _serve_one(self) -> bool:
         self._busy = self.state.open_turn is not None
-        waiting = await self._shared.store.inbox(self.stream)
+        arrived, self._arrived = self._arrived, None
+        waiting = await self._shared.store.inbox(self.stream) if arrived is None else arrived
         self._waiting.see(waiting)
         self._take_news(waiting)
         await self._refresh()

@@ -616,10 +616,9 @@ class Session:
         return following[1].turn if following else None
 
     async def _loaded(self) -> tuple[SessionState, tuple[InboxRow, ...]]:
-        store = self.runtime.store
-        if await store.stream(self.stream) is None:
-            raise _unknown(self.id)
         state, found = await verbs.loaded(self)
+        if not state.seq:  # not even a first record
+            raise _unknown(self.id)
         return state, found.inbox
 
     # --- title, tags, redaction

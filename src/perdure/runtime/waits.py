@@ -208,8 +208,8 @@ async def resolve(store: Store, key: AwaitEventKey, resolution: Resolution, *, n
     """Answer a promise, unless somebody was first; what it ended with."""
     stream = scope_of(key.scope).stream
     try:
-        await store.promise(PromiseState(id=key.key_id, stream=stream))
-        answered = await store.resolve(key.key_id, resolution, now=now)
+        promise = PromiseState(id=key.key_id, stream=stream)
+        answered = await store.resolve(promise.id, resolution, now=now, make=promise)
     except Error as problem:
         if problem.code is not Code.SESSION_UNKNOWN:
             raise

@@ -326,9 +326,11 @@ class EncodedStore:
             promise = replace(promise, resolution=told)
         return self._state(await self._store.promise(promise))
 
-    async def resolve(self, promise: PromiseId, resolution: Resolution, *, now: int) -> Resolved:
+    async def resolve(
+        self, promise: PromiseId, resolution: Resolution, *, now: int, make: PromiseState | None = None
+    ) -> Resolved:
         """Answer a promise, encoded."""
-        answered = await self._store.resolve(promise, self._resolution(promise, resolution), now=now)
+        answered = await self._store.resolve(promise, self._resolution(promise, resolution), now=now, make=make)
         if isinstance(answered, AlreadyResolved):
             return AlreadyResolved(self._answer(promise, answered.resolution))
         return answered

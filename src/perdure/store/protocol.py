@@ -448,10 +448,16 @@ class Store(Protocol):
         """Create a promise if it does not exist; the stored one is returned."""
         ...
 
-    async def resolve(self, promise: PromiseId, resolution: Resolution, *, now: int) -> Resolved:
+    async def resolve(
+        self, promise: PromiseId, resolution: Resolution, *, now: int, make: PromiseState | None = None
+    ) -> Resolved:
         """Answer a promise: the first answer stands, and every stream that waits for it is woken with it.
 
         An answer that comes after the promise's deadline, by the store's clock, is none: the promise has timed out.
+        With `make`, a promise that does not exist is created as that and answered, in one write.
+
+        Raises:
+            Error: `session_unknown` if it would be made for a stream that does not exist.
         """
         ...
 

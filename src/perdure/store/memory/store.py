@@ -733,8 +733,12 @@ class MemoryStore:
             self._committed()
         return self._promises[promise.id]
 
-    async def resolve(self, promise: PromiseId, resolution: Resolution, *, now: int) -> Resolved:
+    async def resolve(
+        self, promise: PromiseId, resolution: Resolution, *, now: int, make: PromiseState | None = None
+    ) -> Resolved:
         """Answer a promise: the first answer stands, and every stream that waits for it is woken."""
+        if make is not None:
+            await self.promise(make)
         known = self._promises.get(promise)
         if known is None:
             return Unknown()

@@ -417,21 +417,30 @@ async def make_promise(on: Session, promise: PromiseState) -> PromiseState:
         return known
     async with on.transaction():
         await on.all("promises_lock", [promise.id])
-        known = await read_promise(on, promise.id)
-        if known is not None:
-            return known
-        target = await on.one("stream_target", promise.stream)
-        if target is None:
-            raise stream_unknown(promise.stream)
-        resolution = encode(promise.resolution) if promise.resolution is not None else None
-        await on.all("promise_insert", promise.id, target[0], resolution, promise.deadline_at)
+        return await _make(on, promise)
+
+
+async def _make(on: Session, promise: PromiseState) -> PromiseState:
+    """Create a promise whose lock we have, unless it exists."""
+    known = await read_promise(on, promise.id)
+    if known is not None:
+        return known
+    target = await on.one("stream_target", promise.stream)
+    if target is None:
+        raise stream_unknown(promise.stream)
+    resolution = encode(promise.resolution) if promise.resolution is not None else None
+    await on.all("promise_insert", promise.id, target[0], resolution, promise.deadline_at)
     return promise
 
 
-async def resolve(on: Session, promise: PromiseId, resolution: Resolution, now: int) -> Resolved:
-    """Answer a promise, if nobody was first, and wake who waits."""
+async def resolve(
+    on: Session, promise: PromiseId, resolution: Resolution, now: int, make: PromiseState | None = None
+) -> Resolved:
+    """Answer a promise, made for it if need be, if nobody was first, and wake who waits."""
     async with on.transaction():
         await on.all("promises_lock", [promise])
+        if make is not None:
+            await _make(on, make)
         if await on.one("promise_resolve", promise, encode(resolution)) is not None:
             await _wake(on, promise, now)
             return Accepted()

@@ -509,9 +509,11 @@ class PostgresStore:
         """Create a promise if it does not exist; the stored one is returned."""
         return await self._write(lambda on: admissions.make_promise(on, promise))
 
-    async def resolve(self, promise: PromiseId, resolution: Resolution, *, now: int) -> Resolved:
+    async def resolve(
+        self, promise: PromiseId, resolution: Resolution, *, now: int, make: PromiseState | None = None
+    ) -> Resolved:
         """Answer a promise: the first answer stands, and every stream that waits for it is woken with it."""
-        return await self._write(lambda on: admissions.resolve(on, promise, resolution, now))
+        return await self._write(lambda on: admissions.resolve(on, promise, resolution, now, make))
 
     async def peek(self, promise: PromiseId) -> PromiseState | None:
         """A promise as it is now."""

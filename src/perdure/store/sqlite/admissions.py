@@ -257,8 +257,10 @@ def make_promise(tx: Tx, promise: PromiseState) -> PromiseState:
     return promise
 
 
-def resolve(tx: Tx, promise: PromiseId, resolution: Resolution, now: int) -> Resolved:
-    """Answer a promise, if nobody was first, and wake who waits."""
+def resolve(tx: Tx, promise: PromiseId, resolution: Resolution, now: int, make: PromiseState | None = None) -> Resolved:
+    """Answer a promise, made for it if need be, if nobody was first, and wake who waits."""
+    if make is not None:
+        make_promise(tx, make)
     if tx.run("promise_resolve", (encode(resolution), promise, tx.clock.wall_ms())).rowcount == 1:
         _wake(tx, promise, now)
         return Accepted()

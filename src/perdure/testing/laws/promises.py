@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from msgspec.structs import replace
 
 from perdure.commit.plan import SetTimer
 from perdure.errors import Code, Error
@@ -36,6 +37,28 @@ class PromiseLaws:
         assert await bench.store.promise(first) == first
         assert await bench.store.promise(PromiseState(id=PromiseId("p"), stream=stream, deadline_at=99)) == first
         assert await (await bench.reopen()).peek(PromiseId("p")) == first
+
+    async def test_an_answer_may_make_the_promise_that_it_is_for(self, bench: Bench) -> None:
+        hold = await parked(bench, waits=(PromiseId("p"),), parked=True)
+        made = PromiseState(id=PromiseId("p"), stream=hold.stream, deadline_at=99_000_000_000_000)
+        assert await bench.store.resolve(made.id, Ok(value=1), now=1, make=made) == Accepted()
+        assert await bench.store.peek(made.id) == replace(made, resolution=Ok(value=1))
+        assert await bench.store.claimable(ANN, limit=9, now=0) == (hold.stream,)
+        other = replace(made, deadline_at=None)
+        assert await bench.store.resolve(made.id, Ok(value=2), now=2, make=other) == AlreadyResolved(Ok(value=1))
+        gone = PromiseState(id=PromiseId("q"), stream=stream_of("gone"))
+        with pytest.raises(Error) as caught:
+            await bench.store.resolve(gone.id, Ok(value=1), now=1, make=gone)
+        assert caught.value.code is Code.SESSION_UNKNOWN
+        assert await bench.store.peek(gone.id) is None
+
+    async def test_an_answer_keeps_the_promise_as_it_was_made_first(self, bench: Bench) -> None:
+        hold = await held(bench)
+        first = PromiseState(id=PromiseId("p"), stream=hold.stream, deadline_at=0)
+        await bench.store.promise(first)
+        again = replace(first, deadline_at=None)
+        answered = await bench.store.resolve(first.id, Ok(value=1), now=1, make=again)
+        assert answered == AlreadyResolved(TimedOut()), "its time was over"
 
     async def test_a_promise_needs_its_stream(self, bench: Bench) -> None:
         with pytest.raises(Error) as caught:
