@@ -407,6 +407,13 @@ MUTANTS = [
         f"{STORES}::TestPostgres::test_what_was_given_back_and_is_claimed_by_the_way_counts_anew",
     ),
     Mutant(
+        "a look for work goes through all sessions",
+        "store/sqlite/queries.sql",
+        "AS k CROSS JOIN streams AS s",
+        "AS k JOIN streams AS s",
+        "tests/unit/store/test_sqlite_files.py -k does_not_go_through",
+    ),
+    Mutant(
         "of a few streams only those that were told something are found",
         "store/sqlite/queries.sql",
         "WHERE p.stream IN (SELECT value FROM json_each(:only)) AND t.due_at <= :now",

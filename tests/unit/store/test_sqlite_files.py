@@ -6,6 +6,7 @@ import asyncio
 import os
 import sqlite3
 import tempfile
+from collections import defaultdict
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -266,6 +267,19 @@ def test_every_named_query_is_valid_for_the_schema() -> None:
             holes = values | lists if ":" in sql else (1,) * sql.count("?")
             connection.execute(f"EXPLAIN {sql}", holes)
             assert name == name.lower()
+
+
+@pytest.mark.parametrize("query", ["claimable", "claimable_of"])
+def test_a_look_for_work_does_not_go_through_sessions_that_have_none(query: str) -> None:
+    holes = defaultdict[str, object](lambda: 1, agents="{}", **dict.fromkeys(("alive", "besides", "only"), "[]"))
+    holes |= dict.fromkeys(("queues", "recent", "without"), "[]")
+    with closing(sqlite3.connect(":memory:")) as connection:
+        connection.executescript(schema())
+        plan = [step for *_, step in connection.execute(f"EXPLAIN QUERY PLAN {QUERIES[query]}", holes)]
+    searched = {step.split()[1] for step in plan if step.startswith("SEARCH")}
+    scanned = {step.split()[1] for step in plan if step.startswith("SCAN") and "VIRTUAL" not in step}
+    assert {"s", "p"} <= searched, "sessions are found by their number or name"
+    assert not scanned & {"s", "p", "t", "streams", "timers", "log"}, plan
 
 
 async def test_a_file_opened_by_us_uses_a_write_ahead_log_and_full_sync(store: SqliteStore, path: Path) -> None:

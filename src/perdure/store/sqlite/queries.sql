@@ -273,7 +273,7 @@ UNION ALL SELECT id, served_at, 0 FROM streams WHERE stream IN (SELECT value FRO
 SELECT w.*, row_number() OVER (PARTITION BY w.priority, w.tenant ORDER BY w.since, w.id) AS round FROM (
     SELECT s.id, s.stream, s.tenant, s.owner, coalesce(s.priority, json_extract(a.value, '$[1]'), 0) AS priority,
         coalesce(s.queue, json_extract(a.value, '$[0]'), 'default') AS queue, max(s.served_at, min(k.at)) AS since
-    FROM ({work}) AS k JOIN streams AS s ON s.id = k.id LEFT JOIN json_each(:agents) AS a ON a.key = s.agent
+    FROM ({work}) AS k CROSS JOIN streams AS s ON s.id = k.id LEFT JOIN json_each(:agents) AS a ON a.key = s.agent
     WHERE s.paused_at IS NULL AND s.format <= :format AND (:tenant IS NULL OR s.tenant = :tenant) AND (:agents IS NULL OR a.key IS NOT NULL)
         AND s.stream NOT IN (SELECT value FROM json_each(:besides))
         AND (
