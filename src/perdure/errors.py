@@ -40,6 +40,14 @@ class Code(StrEnum):
     EXPORT_INVALID = "export_invalid"
     OUTPUT_INVALID = "output_invalid"
 
+    # schedules
+    SCHEDULE_INVALID = "schedule_invalid"
+    SCHEDULE_ZONE_UNKNOWN = "schedule_zone_unknown"
+    SCHEDULE_LIMIT = "schedule_limit"
+    SCHEDULE_UNKNOWN = "schedule_unknown"
+    SCHEDULE_CONFLICT = "schedule_conflict"
+    SCHEDULE_ENDED = "schedule_ended"
+
     # people
     APPROVAL_UNKNOWN = "approval_unknown"
     APPROVAL_ALREADY_DECIDED = "approval_already_decided"
@@ -183,6 +191,12 @@ TRAITS: Mapping[Code, Trait] = {
     Code.EXPORT_INVALID: _BAD,
     Code.OUTPUT_INVALID: Trait(502),
     Code.SESSION_NOT_SEALED: _CONFLICT,
+    Code.SCHEDULE_INVALID: _BAD,
+    Code.SCHEDULE_ZONE_UNKNOWN: _BAD,
+    Code.SCHEDULE_LIMIT: _CONFLICT,
+    Code.SCHEDULE_UNKNOWN: _MISSING,
+    Code.SCHEDULE_CONFLICT: _CONFLICT,
+    Code.SCHEDULE_ENDED: _CONFLICT,
     Code.APPROVAL_UNKNOWN: _MISSING,
     Code.APPROVAL_ALREADY_DECIDED: _CONFLICT,
     Code.APPROVAL_STALE: _CONFLICT,

@@ -86,6 +86,11 @@ def files_stream(tenant: Tenant, session: SessionId) -> StreamId:
     return StreamId(join(tenant, "files", session))
 
 
+def schedule_stream(tenant: Tenant, schedule: str) -> StreamId:
+    """The stream that holds a schedule's log."""
+    return StreamId(join(tenant, "schedule", schedule))
+
+
 def stream_names(stream: StreamId) -> tuple[Tenant, str, str]:
     """Tenant, kind and name of a stream: the inverse of the builders above."""
     tenant, kind, name = split(stream)

@@ -14,7 +14,7 @@ from perdure.codec import decode, encode
 from perdure.errors import Code, Error
 from perdure.ids import BlobHash, CallId, EffectId, InputId, PromiseId, Seq, StreamId, TurnId, WorkerId
 from perdure.inbox import items
-from perdure.vocab import causes, messages, processes, promises, records
+from perdure.vocab import causes, messages, processes, promises, records, schedules
 from perdure.vocab import effects as e
 from perdure.vocab import outcomes as o
 from perdure.vocab import registrations as r
@@ -114,6 +114,43 @@ RECORDS: list[tuple[records.Record, str]] = [
         '"calls":1}}',
     ),
     (records.TitleSet(title="Refund"), '{"type":"title_set","title":"Refund"}'),
+    (
+        records.ScheduleCreated(
+            schedule=schedules.Schedule(
+                target=schedules.SayToSession(session="s", text="hi", agent="a"),
+                cron="0 9 * * *",
+                timezone="Europe/Berlin",
+                owner="s",
+                overlap="queue",
+                catch_up="all",
+                max_catch_up=3,
+                max_runs=9,
+                description="d",
+            ),
+            by="ann",
+        ),
+        '{"type":"schedule_created","schedule":{"target":{"type":"say_to_session","session":"s","text":"hi","agent":"a"},'
+        '"cron":"0 9 * * *","timezone":"Europe/Berlin","description":"d","owner":"s","overlap":"queue",'
+        '"catch_up":"all","max_catch_up":3,"max_runs":9},"by":"ann"}',
+    ),
+    (
+        records.ScheduleCreated(
+            schedule=schedules.Schedule(target=schedules.SayToSession(session="s", text="hi"), at=5)
+        ),
+        '{"type":"schedule_created","schedule":{"target":{"type":"say_to_session","session":"s","text":"hi"},"at":5}}',
+    ),
+    (
+        records.ScheduleFired(due_at=5, turn=T, input=InputId("i1"), request="r", missed=2),
+        '{"type":"schedule_fired","due_at":5,"turn":"t1","input":"i1","request":"r","missed":2}',
+    ),
+    (
+        records.ScheduleSkipped(due_at=5, reason="overlap", missed=2, request="r"),
+        '{"type":"schedule_skipped","due_at":5,"reason":"overlap","missed":2,"request":"r"}',
+    ),
+    (
+        records.ScheduleChanged(change="ended", by="ann", reason="cancelled", request="r"),
+        '{"type":"schedule_changed","change":"ended","by":"ann","reason":"cancelled","request":"r"}',
+    ),
     (records.TagsSet(tags=("eu", "vip")), '{"type":"tags_set","tags":["eu","vip"]}'),
     (
         records.RecordRedacted(seq=Seq(7), sha256="ab", origin="api"),

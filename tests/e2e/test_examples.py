@@ -53,6 +53,13 @@ PROMISED = {
         "found: ['Fly to Porto', 'Book a room']",
         "refused: file_readonly",
     ),
+    "11_schedule.py": (
+        "1  {'09:00'} in Berlin",
+        "['07:00', '08:00'] in UTC",
+        "2  You said: Write the report.",
+        "3  paused: ()",
+        "4  1 run, ended: cancelled",
+    ),
 }
 
 

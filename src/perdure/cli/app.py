@@ -17,6 +17,7 @@ from perdure.cli.commands import (
     journal,
     resolve,
     run,
+    schedules,
     sessions,
     version,
     why,
@@ -54,6 +55,7 @@ app.command()(run.run)
 app.command()(worker.worker)
 app.add_typer(sessions.app, name="sessions")
 app.add_typer(approvals.app, name="approvals")
+app.add_typer(schedules.app, name="schedules")
 app.add_typer(workers.app, name="workers")
 app.add_typer(journal.app, name="journal")
 app.command()(why.why)

@@ -59,6 +59,7 @@ from perdure.vocab.records import (
 )
 from perdure.vocab.refs import EffectRef, PartRef, parse_ref
 from perdure.vocab.registrations import ProcessFailure, Succeeded
+from perdure.vocab.schedules import ScheduleChanged, ScheduleCreated, ScheduleFired, ScheduleSkipped
 
 FromOutside: TypeAlias = (
     InputCancelled | SessionPaused | SessionResumed | TitleSet | TagsSet | RecordRedacted | GrantMade | GrantRevoked
@@ -172,6 +173,8 @@ class Reader:
                 return self._end(fact, ended)
             case ProcessRegistered() | ProcessFirstStarted() | ProcessEvent() | AbandonRequested():
                 return self._process(fact, fact.record)
+            case (ScheduleCreated() | ScheduleFired() | ScheduleSkipped() | ScheduleChanged()) as record:
+                return self._plain(fact, "schedule", "-", of_schedule(record))
             case _:
                 return self._from_outside(fact, fact.record)
 
@@ -357,3 +360,19 @@ def _output(output: ToolOutput) -> tuple[str, str]:
             return f"in doubt ({DOUBTS[reason]})", "doubt"
         case NotRun():
             return "not run", "warn"
+
+
+def of_schedule(record: ScheduleCreated | ScheduleFired | ScheduleSkipped | ScheduleChanged) -> str:
+    """What happened to a schedule, in a few words."""
+    match record:
+        case ScheduleCreated(schedule=schedule):
+            return f"created: {schedule.cron or 'once'} ({schedule.timezone})"
+        case ScheduleFired(request=request, missed=missed):
+            made_up = f", {missed} missed" if missed else ""
+            return f"run{' on request' if request else ''}{made_up}"
+        case ScheduleSkipped(reason="overlap"):
+            return "left out: the run before is not over"
+        case ScheduleSkipped(missed=missed):
+            return f"left out: {missed} missed"
+        case ScheduleChanged(change=change, by=by, reason=reason):
+            return " ".join(part for part in (change, one_line(reason), f"by {one_line(by, 40)}" if by else "") if part)

@@ -27,7 +27,8 @@ class Delivery(msgspec.Struct, frozen=True, gc=False):
     """One thing to put into one stream's inbox.
 
     `agent` opens the stream if it does not exist yet, at the place that `queue` and `priority` say (None: that of its
-    agent), with `opening` as its first record (None: that a session was opened); without it the stream must exist.
+    agent), with `opening` as its first record (None: that a session was opened), to be found by `tags`; without it
+    the stream must exist.
     `blobs` are stored and
     referred to in the same transaction; `refers` names bytes that the tenant has stored already. `sealed` is the item
     as it is stored when it is not stored in the clear.
@@ -45,6 +46,7 @@ class Delivery(msgspec.Struct, frozen=True, gc=False):
     queue: str | None = None
     priority: int | None = None
     opening: Opening | None = None
+    tags: tuple[str, ...] = ()
 
     @property
     def data(self) -> bytes:

@@ -8,6 +8,7 @@ import platform
 from collections.abc import Collection, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Self, TypeVar
 
 from perdure.clock import Clock
@@ -28,6 +29,7 @@ from perdure.runtime.lounge import Lounge
 from perdure.runtime.permits import Permits
 from perdure.runtime.process_function import ProcessCode, ProcessFunction, by_definition
 from perdure.runtime.process_handle import ProcessHandle
+from perdure.runtime.schedules import ScheduleHandle, Schedules, StoredSchedules, ms_of
 from perdure.runtime.session import OpensAt, Session
 from perdure.runtime.shared import Compositions, Results, Secrets, Shared
 from perdure.runtime.stores import store_for
@@ -40,6 +42,7 @@ from perdure.store.protocol import Claim, Resolved, Store, StreamInfo
 from perdure.tools.context import NOT_GIVEN
 from perdure.tools.execute import ToolThreads
 from perdure.vocab.promises import AwaitEventKey, Err, Resolution
+from perdure.vocab.schedules import CatchUp, Overlap, SayToSession, Schedule
 
 T = TypeVar("T")
 
@@ -127,6 +130,7 @@ class Runtime:
         self.secrets = Secrets(self.store)
         self.revealed: dict[StreamId, tuple[str, ...]] = {}
         self.approvals = Approvals(self)
+        self.schedules = Schedules(self)
         self.worker_id = WorkerId(short_id("w", self.clock.wall_ms()))
         self.worker: Worker | None = None
         self.work = worker if isinstance(worker, Work) else Work()
@@ -427,6 +431,56 @@ class Runtime:
         self.check_usable()
         return ProcessHandle(self, check_process_id(id))
 
+    # --- schedules
+
+    async def schedule(  # noqa: PLR0913 - its options, each one word
+        self,
+        id: str | None = None,
+        *,
+        say: str,
+        session: str,
+        cron: str | None = None,
+        at: datetime | None = None,
+        timezone: str = "UTC",
+        agent: str | None = None,
+        owner: str | None = None,
+        description: str = "",
+        overlap: Overlap = "skip",
+        catch_up: CatchUp = "one",
+        max_catch_up: int = 10,
+        max_runs: int | None = None,
+        by: str = "",
+    ) -> ScheduleHandle:
+        """Say something to a session again and again (`cron`, five fields, in a time zone), or once (`at`).
+
+        Durable when this returns; the same schedule again under the same id is the same one. With `agent`, a run opens
+        the session if there is none. It belongs to `owner`, a session, and ends with it; if not said, to the session it
+        speaks to, if that exists.
+
+        Raises:
+            Error: `schedule_invalid`, `schedule_zone_unknown`, `schedule_limit`, `schedule_conflict`,
+                `session_unknown`, `agent_unknown`.
+        """
+        self.check_usable()
+        to = SessionId(check_id(session, what="the session id"))
+        if agent is not None and agent not in self.agents and self.wants_worker:
+            raise self._agent_unknown(agent)
+        if owner is None:
+            owner = to if await self.store.stream(session_stream(self.tenant, to)) is not None else ""
+        new = Schedule(
+            target=SayToSession(session=to, text=say, agent=agent or ""),
+            cron=cron or "",
+            at=ms_of(at, what="the moment") if at is not None else None,
+            timezone=timezone,
+            description=description,
+            owner=owner,
+            overlap=overlap,
+            catch_up=catch_up,
+            max_catch_up=max_catch_up,
+            max_runs=max_runs or 0,
+        )
+        return await self.schedules.create(new, id=id, by=by)
+
     def _new_id(self) -> SessionId:
         return SessionId(short_id("ses", self.clock.wall_ms()))
 
@@ -520,6 +574,10 @@ class Runtime:
         """A stream has new work: this turn, if it was claimed with it."""
         if self.worker:
             self.worker.poke(stream, claim, turn)
+
+    def session_schedules(self) -> StoredSchedules:
+        """The schedules of its sessions, for tools."""
+        return StoredSchedules(self)
 
     def stir(self, streams: Collection[StreamId]) -> None:
         """An append of ours has put something into the inboxes of these streams: look at once, here. Others are told

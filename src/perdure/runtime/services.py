@@ -46,6 +46,7 @@ def services_of(
         session_mutator=sessions,
         result_reader=StoredResults(shared.store, stream, durable),
         file_store=shared.files.of(stream_names(stream)[0]),
+        schedule_store=shared.host.session_schedules(),
     )
 
 

@@ -18,6 +18,7 @@ from perdure.inbox.items import Input
 from perdure.runtime.orphans import Orphans
 from perdure.runtime.process_resident import ProcessResident
 from perdure.runtime.resident import Offer, Resident
+from perdure.runtime.schedule_resident import ScheduleResident
 from perdure.runtime.shared import Shared
 from perdure.runtime.trials import Trials
 from perdure.store.protocol import Claim, Ready
@@ -252,13 +253,20 @@ class Serving:
         claim = claim or await self._shared.store.claim(stream, self._shared.worker)
         if not isinstance(claim, Claim):
             return None
-        of_process = stream_names(stream)[1] == "process"
-        resident = ProcessResident(self._shared, claim) if of_process else Resident(self._shared, claim)
-        self.residents[stream] = resident
+        resident = self.residents[stream] = self._resident(claim)
         if self.trials.claimed(claim):
             log.warning("what ended its last workers is tried once more, alone", extra={"stream": stream})
             resident.on_record = partial(self.trials.over, stream)
         return resident
+
+    def _resident(self, claim: Claim) -> Served:
+        match stream_names(claim.stream)[1]:
+            case "process":
+                return ProcessResident(self._shared, claim)
+            case "schedule":
+                return ScheduleResident(self._shared, claim)
+            case _:
+                return Resident(self._shared, claim)
 
     def _begun(self, stream: StreamId) -> None:
         """It is not one of those that were only found any more. Look for others, if there may be some."""

@@ -19,6 +19,7 @@ from perdure.runtime.lounge import Lounge
 from perdure.runtime.permits import Permits
 from perdure.runtime.process_function import ProcessCode
 from perdure.runtime.work import Work
+from perdure.services.schedules import SessionScheduleStore
 from perdure.store.protocol import Store
 from perdure.tools.execute import ToolThreads
 from perdure.tools.outputs import Output, OutputProblem, plain
@@ -198,6 +199,10 @@ class Host(Protocol):
 
     def existing(self, id: str, *, tenant: str | None = None) -> Session:
         """A session that is expected to exist; the first use finds out."""
+        ...
+
+    def session_schedules(self) -> SessionScheduleStore:
+        """The schedules of its sessions, for tools."""
         ...
 
     def stir(self, streams: Collection[StreamId]) -> None:

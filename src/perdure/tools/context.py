@@ -22,6 +22,7 @@ from perdure.observe.emit import (
     ToolProgressData,
 )
 from perdure.services.files.protocol import SessionFiles, SessionFileSystem
+from perdure.services.schedules import SessionScheduleStore
 from perdure.services.secrets import SecretStore
 from perdure.tools.body import Body
 from perdure.tools.clients.process_events import ProcessEventInfo
@@ -243,6 +244,13 @@ class ToolContext(CallSurface, DurableOps, CompletionOps, Generic[Deps]):
         if self.services.result_reader is None:
             raise missing("result_reader")
         return self.services.result_reader
+
+    @property
+    def schedule_store(self) -> SessionScheduleStore:
+        """The schedules of this session."""
+        if self.services.schedule_store is None:
+            raise missing("schedule_store")
+        return self.services.schedule_store
 
     @property
     def secrets(self) -> SecretStore:

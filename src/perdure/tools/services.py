@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from perdure.ids import CallId, SessionId, Tenant
 from perdure.services.files.protocol import SessionFileSystem
+from perdure.services.schedules import SessionScheduleStore
 from perdure.services.secrets import SecretStore, Veil
 from perdure.tools.errors import ToolError
 from perdure.vocab.messages import Message
@@ -93,6 +94,7 @@ class Services:
     session_store: SessionStore | None = None
     session_mutator: SessionMutator | None = None
     result_reader: ResultReader | None = None
+    schedule_store: SessionScheduleStore | None = None
     secrets: SecretStore | None = None
     veil: Veil = field(default_factory=Veil, compare=False)
     """What hides the secrets of the session in whatever its tools say."""

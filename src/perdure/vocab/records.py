@@ -21,6 +21,7 @@ from perdure.vocab.effects import AwaitEvent, Command, EffectKind, PreparedToolC
 from perdure.vocab.messages import InputPart
 from perdure.vocab.outcomes import Outcome, ToolOutput
 from perdure.vocab.registrations import ProcessOutput, Registration
+from perdure.vocab.schedules import ScheduleChanged, ScheduleCreated, ScheduleFired, ScheduleSkipped
 from perdure.vocab.tools import DoubtPolicy, EffectClass
 from perdure.vocab.usage import Usage
 from perdure.vocab.wire import Value, read_stored, unknown_shape
@@ -290,6 +291,10 @@ Record: TypeAlias = (
     | ProcessFirstStarted
     | ProcessEvent
     | AbandonRequested
+    | ScheduleCreated
+    | ScheduleFired
+    | ScheduleSkipped
+    | ScheduleChanged
 )
 
 
@@ -385,6 +390,15 @@ def event_key(event: str, replay: str) -> str:
     return join("event", event, replay)
 
 
+SCHEDULE_END = "ended"
+"""The log key of a schedule's end: it ends once."""
+
+
+def run_key(due_at: int, request: str) -> str:
+    """The log key of a schedule's run: each moment, and each request, is handled once."""
+    return f"run:{request}" if request else f"due:{due_at}"
+
+
 _KEYLESS = (EffectStarted, EffectSettled)
 
 
@@ -413,6 +427,12 @@ def key_of(record: Record) -> str | None:
             return FIRST_STARTED
         case AbandonRequested():
             return ABANDON
+        case ScheduleFired(due_at=due_at, request=request) | ScheduleSkipped(due_at=due_at, request=request):
+            return run_key(due_at, request)
+        case ScheduleChanged(change="run", request=request):
+            return f"ask:{request}"
+        case ScheduleChanged(change="ended"):
+            return SCHEDULE_END
         case _:
             return None
 

@@ -388,7 +388,7 @@ class MemoryStore:
     def _open_stream(self, new: Delivery) -> Stream:
         now = self._clock.wall_ms()
         stream = Stream(new.stream, new.agent or "", now, now, fence=self._graves.get(new.stream, UNFENCED))
-        stream.queue, stream.priority = new.queue, new.priority
+        stream.queue, stream.priority, stream.tags = new.queue, new.priority, tuple(sorted(new.tags))
         stream.write(first_entry(new))
         self._streams[new.stream] = stream
         return stream

@@ -86,7 +86,7 @@ async def together(on: Session, jobs: Sequence[AdmitJob], now: int) -> list[Admi
     One that was admitted and might be driven by its sender, if only the worker that holds the stream were gone, has an
     answer without a fence.
     """
-    simple = [i for i, job in enumerate(jobs) if not (job.item.delivery.blobs or job.item.delivery.refers)]
+    simple = [i for i, job in enumerate(jobs) if _is_simple(job.item.delivery)]
     if not simple:
         return list(jobs)
     rows = await _admit_many(on, simple, [jobs[i].item for i in simple], now)
@@ -102,6 +102,11 @@ async def together(on: Session, jobs: Sequence[AdmitJob], now: int) -> list[Admi
     return [job for i, job in enumerate(jobs) if i not in answers]
 
 
+def _is_simple(new: Delivery) -> bool:
+    """Whether the statement for many can take it: it is an item, and no more."""
+    return not (new.blobs or new.refers or new.tags)
+
+
 async def _admit_many(on: Session, places: Sequence[int], asked: Sequence[Asked], now: int) -> list[Cells]:
     opening = {a.delivery.stream: a for a in reversed(asked) if a.delivery.agent is not None}
     return await on.all("admit", *_deliveries(places, asked), *_openings(list(opening.values()), now))
@@ -114,7 +119,7 @@ async def send(on: Session, sends: Sequence[Delivery], now: int) -> list[Sent]:
     """
     first: dict[tuple[StreamId, str], int] = {}
     for place, new in enumerate(sends):
-        if not (new.blobs or new.refers):
+        if _is_simple(new):
             first.setdefault((new.stream, new.source_key), place)
     places = list(first.values())
     rows = await _admit_many(on, places, [Asked(sends[place], None) for place in places], now) if places else []
@@ -197,6 +202,8 @@ async def _target(on: Session, new: Delivery, now: int) -> int:
     place = (new.queue, new.priority)
     stream = await _begin_stream(on, new.stream, new.agent or "", (first_entry(new),), now, place)
     if stream is not None:
+        if new.tags:
+            await _relabel(on, stream, new.stream, Label(tags=new.tags))
         return stream
     target = await on.one("stream_target", new.stream)  # somebody else was faster
     opens(target[1], new)

@@ -68,7 +68,10 @@ def deliver(tx: Tx, new: Delivery) -> Admission:
 
 
 def _open_stream(tx: Tx, new: Delivery) -> int:
-    return _begin_stream(tx, new.stream, new.agent or "", (first_entry(new),), (new.queue, new.priority))
+    stream = _begin_stream(tx, new.stream, new.agent or "", (first_entry(new),), (new.queue, new.priority))
+    if new.tags:
+        _relabel(tx, stream, new.stream, Label(tags=new.tags))
+    return stream
 
 
 def _begin_stream(

@@ -58,6 +58,15 @@ class InboxLaws:
         assert info is not None
         assert (info.kind, info.name, info.agent) == ("process", "p", "code")
 
+    async def test_a_delivery_may_say_how_the_stream_it_opens_is_found(self, bench: Bench) -> None:
+        hold = await held(bench)
+        await bench.store.admit(replace(said(stream_of("a"), "hello"), tags=("red", "big")))
+        await bench.store.append(hold.plan(sends=(replace(said(stream_of("b"), "hello"), tags=("red",)),)))
+        await bench.store.admit(replace(said(stream_of("a"), "more"), tags=("too late",)))
+        red = await bench.store.streams(tenant=Tenant("default"), kind="session", limit=9, tag="red")
+        assert {info.stream: info.tags for info in red} == {stream_of("a"): ("big", "red"), stream_of("b"): ("red",)}
+        assert not await bench.store.streams(tenant=Tenant("default"), kind="session", limit=9, tag="too late")
+
     async def test_the_same_input_again_is_the_first_one(self, bench: Bench) -> None:
         stream = stream_of("one")
         await bench.store.admit(said(stream, "hello", key="k", turn="t1"))

@@ -1,0 +1,102 @@
+"""When something is due: five-field cron in a time zone, through both changes of the clock.
+
+In the hour that does not exist, what was due is due as soon as the clock has jumped; in the hour that comes twice, it
+is due the first time. What is due every hour or every few minutes goes on by the minutes that really pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from functools import lru_cache
+from itertools import islice, pairwise, takewhile
+from typing import TYPE_CHECKING
+
+from perdure.errors import Code, Error
+
+if TYPE_CHECKING:
+    from zoneinfo import ZoneInfo
+
+MIN_INTERVAL_MS = 300_000
+_LOOK_AHEAD = 400  # a day of what is due every five minutes, and the turn of the day
+_LOOK_AHEAD_MS = 8 * 86_400_000
+_EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+@lru_cache(maxsize=256)
+def zone_of(name: str) -> ZoneInfo:
+    """A time zone by its IANA name.
+
+    Raises:
+        Error: `schedule_zone_unknown`.
+    """
+    import zoneinfo  # it looks for its data when it is loaded
+
+    try:
+        return zoneinfo.ZoneInfo(name)
+    except (KeyError, ValueError, OSError) as problem:
+        known = bool(zoneinfo.available_timezones())
+        raise Error(
+            Code.SCHEDULE_ZONE_UNKNOWN,
+            f"there is no time zone {name!r}",
+            because="" if known else "this machine has no IANA time zone data",
+            hint="use a name such as Europe/Berlin or UTC" if known else "install the package tzdata",
+            timezone=name,
+        ) from problem
+
+
+def due_after(cron: str, timezone: str, after_ms: int) -> Iterator[int]:
+    """The moments at which it is due, all later than `after_ms`, in order and each once.
+
+    Raises:
+        Error: `schedule_invalid` for what is no cron expression, `schedule_zone_unknown`.
+    """
+    zone = zone_of(timezone)
+    start = datetime.fromtimestamp(after_ms / 1000, tz=UTC).astimezone(zone)
+    last = after_ms
+    for moment in _simulate(cron, start):
+        due = int(moment.timestamp() * 1000)
+        if due > last:
+            last = due
+            yield due
+
+
+def _simulate(cron: str, start: datetime) -> Iterator[datetime]:
+    from cronsim import CronSim, CronSimError
+
+    if len(cron.split()) != 5:
+        raise _no_cron(cron, f"it has {len(cron.split())} fields, not five")
+    try:
+        return iter(CronSim(cron, start))
+    except CronSimError as problem:
+        raise _no_cron(cron, str(problem)) from None
+
+
+def _no_cron(cron: str, because: str) -> Error:
+    return Error(
+        Code.SCHEDULE_INVALID,
+        f"{cron!r} is no cron expression",
+        because=because,
+        hint="minute, hour, day of month, month, day of week: '30 9 * * 1-5' is half past nine on working days",
+    )
+
+
+def check_cron(cron: str, timezone: str, after_ms: int) -> None:
+    """Refuse what is never due, or too often.
+
+    Raises:
+        Error: `schedule_invalid`, `schedule_zone_unknown`.
+    """
+    if next(due_after(cron, timezone, after_ms), None) is None:
+        raise _no_cron(cron, "it is never due")
+    start = int(_EPOCH.timestamp() * 1000)
+    first = next(due_after(cron, "UTC", start))
+    soon = takewhile(lambda moment: moment < first + _LOOK_AHEAD_MS, due_after(cron, "UTC", start))
+    gaps = [later - sooner for sooner, later in pairwise(islice(soon, _LOOK_AHEAD))]
+    if gaps and min(gaps) < MIN_INTERVAL_MS:
+        raise Error(
+            Code.SCHEDULE_INVALID,
+            f"{cron!r} is due every {min(gaps) // 1000} s",
+            because=f"at least {MIN_INTERVAL_MS // 1000} s must lie between two runs",
+            hint="let it be due less often, or let a process sleep between steps",
+        )

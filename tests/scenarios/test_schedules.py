@@ -1,0 +1,324 @@
+"""Schedules on every store: runs are made once, by whoever is there; they are paused, resumed, run now, cancelled."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable
+from contextlib import AsyncExitStack
+from datetime import UTC, datetime, timedelta
+from zoneinfo import ZoneInfo
+
+import pytest
+
+from perdure import Agent, Runtime, Tuning
+from perdure.errors import Code, Error
+from perdure.ids import SessionId
+from perdure.models.scripted import ScriptedModel, say
+from perdure.runtime.clock import SystemClock
+from perdure.runtime.schedules import ScheduleHandle
+from perdure.store.protocol import Store
+from perdure.tools.errors import ToolError
+from perdure.vocab.messages import Text
+from perdure.vocab.records import InputAdmitted, TurnEnded
+from perdure.vocab.schedules import CatchUp, Overlap
+from tests.scenarios.conftest import NewStore, until
+
+HOUR_MS = 3_600_000
+
+
+class Wall(SystemClock):
+    """A wall clock that is set to a moment and goes on from there; leases do not notice."""
+
+    def __init__(self) -> None:
+        self.offset_ms = 0
+
+    def wall_ms(self) -> int:
+        return super().wall_ms() + self.offset_ms
+
+    def set(self, moment: str) -> None:
+        self.offset_ms += int(datetime.fromisoformat(moment).timestamp() * 1000) - self.wall_ms()
+
+
+class Office:
+    """Runtimes on one store that share a wall clock."""
+
+    def __init__(self, new_store: NewStore, stack: AsyncExitStack) -> None:
+        self.wall = Wall()
+        self.wall.set("2026-11-02T10:00:00+00:00")  # a Monday
+        self._new_store = new_store
+        self._stack = stack
+
+    async def open(self, *, worker: bool = True, store: Store | None = None) -> Runtime:
+        agent = Agent("a", model=ScriptedModel(*(say("yes") for _ in range(50))))
+        tuning = Tuning(clock=self.wall)
+        runtime = Runtime(store or self._new_store(), agents=[agent], worker=worker, tuning=tuning)
+        return await self._stack.enter_async_context(runtime)
+
+
+@pytest.fixture
+async def office(new_store: NewStore) -> AsyncIterator[Office]:
+    async with AsyncExitStack() as stack:
+        yield Office(new_store, stack)
+
+
+async def heard(rt: Runtime, session: str = "s") -> list[str]:
+    """What was said to a session and answered, in order."""
+    rows = await rt.existing(session).rows() if await rt.store.stream(rt.existing(session).stream) else ()
+    ended = {row.record.turn for row in rows if isinstance(row.record, TurnEnded)}
+    inputs = [row.record for row in rows if isinstance(row.record, InputAdmitted) and row.record.turn in ended]
+    return [part.text for record in inputs for part in record.parts if isinstance(part, Text)]
+
+
+async def settled(
+    schedule: ScheduleHandle, *, runs: int = 0, skipped: int = 0, missed: int = 0, ended: str = ""
+) -> None:
+    """Until it is so; and it must stay so at the next look."""
+
+    async def so() -> bool:
+        state = await schedule.state()
+        info = await schedule.runtime.store.stream(schedule.stream)
+        assert info is not None
+        now = (state.runs, state.skipped, state.missed, state.ended)
+        return now == (runs, skipped, missed, ended) and info.owner is None and info.waiting_inputs == 0
+
+    await until(so)
+
+
+async def test_a_schedule_says_it_again_and_again(office: Office) -> None:
+    rt = await office.open()
+    daily = await rt.schedule(
+        "daily", say="report", session="s", agent="a", cron="0 9 * * 1-5", timezone="Europe/Berlin"
+    )
+    assert [run.strftime("%a %d %H:%M") for run in await daily.next_runs()] == [
+        "Tue 03 08:00",
+        "Wed 04 08:00",
+        "Thu 05 08:00",
+        "Fri 06 08:00",
+        "Mon 09 08:00",
+    ]
+    await settled(daily)
+    assert await heard(rt) == []
+    for day, runs in (("03", 1), ("04", 2)):
+        office.wall.set(f"2026-11-{day}T08:00:01+00:00")
+        await settled(daily, runs=runs)
+        await until(lambda runs=runs: _is(heard(rt), ["report"] * runs))
+    assert (await daily.next_runs(1))[0] == datetime(2026, 11, 5, 8, tzinfo=UTC)
+
+
+async def _is(looked: Awaitable[object], wanted: object) -> bool:
+    return await looked == wanted
+
+
+async def test_once_is_once_and_then_it_is_over(office: Office) -> None:
+    rt = await office.open()
+    at = datetime(2026, 11, 2, 18, tzinfo=ZoneInfo("Europe/Berlin"))
+    once = await rt.schedule(say="hello", session="s", agent="a", at=at)
+    assert await once.next_runs() == (at,)
+    office.wall.set("2026-11-02T17:00:00+00:00")
+    await settled(once, runs=1, ended="done")
+    await until(lambda: _is(heard(rt), ["hello"]))
+    assert await rt.schedules.list(active=True) == ()
+    with pytest.raises(Error) as caught:
+        await once.run()
+    assert caught.value.code is Code.SCHEDULE_ENDED
+
+
+async def test_two_workers_make_each_run_once(office: Office, new_store: NewStore) -> None:
+    one, two = await office.open(), await office.open()
+    schedules = [
+        await one.schedule(f"s{i}", say=f"number {i}", session=f"to-{i}", agent="a", cron="0 * * * *") for i in range(8)
+    ]
+    for hour in (11, 12, 13):
+        office.wall.set(f"2026-11-02T{hour}:00:00+00:00")
+        for number, schedule in enumerate(schedules):
+            await settled(schedule, runs=hour - 10)
+            said = [f"number {number}"] * (hour - 10)
+            await until(lambda i=number, said=said: _is(heard(two, f"to-{i}"), said))
+    rows = await schedules[0].rows()
+    assert [row.kind for row in rows] == ["schedule_created", *["schedule_fired"] * 3]
+
+
+@pytest.mark.parametrize(
+    ("catch_up", "runs", "missed"),
+    [("none", 0, 3), ("one", 1, 2), ("all", 3, 0)],
+)
+async def test_what_was_missed_while_nobody_was_there(
+    office: Office, catch_up: CatchUp, runs: int, missed: int
+) -> None:
+    sender = await office.open(worker=False)
+    schedule = await sender.schedule(
+        say="tick",
+        session="s",
+        agent="a",
+        cron="0 * * * *",
+        catch_up=catch_up,
+        overlap="queue",
+    )
+    office.wall.set("2026-11-02T13:30:00+00:00")
+    rt = await office.open()
+    handle = rt.schedules.get(schedule.id)
+    await settled(handle, runs=runs, missed=missed)
+    await until(lambda: _is(heard(rt), ["tick"] * runs))
+
+
+@pytest.mark.parametrize(("overlap", "runs", "skipped"), [("skip", 1, 1), ("queue", 2, 0), ("allow", 2, 0)])
+async def test_a_run_that_is_due_before_the_last_one_is_over(
+    office: Office, overlap: Overlap, runs: int, skipped: int
+) -> None:
+    rt = await office.open()
+    session = await rt.session("s", agent="a")
+    await session.ask("hello")
+    await session.pause()
+    schedule = await rt.schedule(say="tick", session="s", cron="0 * * * *", overlap=overlap)
+    office.wall.set("2026-11-02T11:00:00+00:00")
+    await settled(schedule, runs=1)
+    office.wall.set("2026-11-02T12:00:00+00:00")
+    await settled(schedule, runs=runs, skipped=skipped)
+    await session.resume()
+    await until(lambda: _is(heard(rt), ["hello", *["tick"] * runs]))
+    office.wall.set("2026-11-02T13:00:00+00:00")
+    await settled(schedule, runs=runs + 1, skipped=skipped)
+
+
+async def test_paused_it_rests_and_is_run_only_on_request(office: Office) -> None:
+    rt = await office.open()
+    schedule = await rt.schedule(say="tick", session="s", agent="a", cron="0 * * * *")
+    assert await schedule.pause(by="ann")
+    assert not await schedule.pause(by="bob")
+    assert await schedule.next_runs() == ()
+    office.wall.set("2026-11-02T12:30:00+00:00")
+    await schedule.run(by="ann")
+    await settled(schedule, runs=1)
+    await until(lambda: _is(heard(rt), ["tick"]))
+    assert await schedule.resume(by="ann")
+    assert not await schedule.resume(by="ann")
+    office.wall.set("2026-11-02T13:00:00+00:00")
+    await settled(schedule, runs=2)
+    assert (await schedule.state()).missed == 0
+
+
+async def test_a_cancelled_schedule_is_run_no_more_and_counts_no_more(office: Office) -> None:
+    rt = await office.open()
+    schedule = await rt.schedule(say="tick", session="s", agent="a", cron="0 * * * *")
+    await settled(schedule)
+    assert await schedule.cancel(by="ann")
+    assert not await schedule.cancel()
+    office.wall.set("2026-11-02T15:00:00+00:00")
+    await until(lambda: _is(rt.store.next_due(), None))  # a worker has looked at it, and put its timer away
+    await settled(schedule, ended="cancelled")
+    assert await rt.schedules.list(active=True) == ()
+    assert [info.name for info in await rt.schedules.list()] == [schedule.id]
+    for refused in (schedule.pause, schedule.resume, schedule.run):
+        with pytest.raises(Error) as caught:
+            await refused()
+        assert caught.value.code is Code.SCHEDULE_ENDED
+
+
+@pytest.mark.parametrize("agent", [None, "a"])
+async def test_it_ends_with_the_session_it_belongs_to(office: Office, agent: str | None) -> None:
+    rt = await office.open()
+    session = await rt.session("s", agent="a")
+    await session.ask("hello")
+    schedule = await rt.schedule(say="tick", session="s", agent=agent, cron="0 * * * *")
+    await session.delete()
+    office.wall.set("2026-11-02T11:00:00+00:00")
+    await settled(schedule, ended="owner_gone")
+    assert await rt.store.stream(session.stream) is None
+
+
+async def test_it_ends_when_the_session_it_speaks_to_is_gone(office: Office) -> None:
+    rt = await office.open()
+    for name in ("s", "mine"):
+        await (await rt.session(name, agent="a")).ask("hello")
+    schedule = await rt.schedule(say="tick", session="s", owner="mine", cron="0 * * * *")
+    await rt.existing("s").delete()
+    office.wall.set("2026-11-02T11:00:00+00:00")
+    await settled(schedule, runs=1, ended="target_gone")
+
+
+async def test_the_same_schedule_again_is_the_same_and_another_one_a_conflict(office: Office) -> None:
+    rt = await office.open()
+    first = await rt.schedule("x", say="tick", session="s", agent="a", cron="0 * * * *")
+    office.wall.set("2026-11-02T10:30:00+00:00")
+    again = await rt.schedule("x", say="tick", session="s", agent="a", cron="0 * * * *")
+    assert await again.rows() == await first.rows()
+    with pytest.raises(Error) as caught:
+        await rt.schedule("x", say="tock", session="s", agent="a", cron="0 * * * *")
+    assert caught.value.code is Code.SCHEDULE_CONFLICT
+
+
+async def test_a_session_has_five_and_no_more_however_many_are_made_at_once(office: Office) -> None:
+    rt = await office.open()
+    await (await rt.session("s", agent="a")).ask("hello")
+    made = await asyncio.gather(
+        *(rt.schedule(f"x{i}", say="tick", session="s", cron="0 * * * *") for i in range(9)), return_exceptions=True
+    )
+    refused = [problem for problem in made if isinstance(problem, Error)]
+    message = "Maximum 5 active schedules per session. Cancel an existing schedule first."
+    assert {(problem.code, problem.message) for problem in refused} == {(Code.SCHEDULE_LIMIT, message)}
+    assert (len(refused), await rt.schedules.count_active("s")) == (4, 5)
+    (one, *_) = [handle for handle in made if isinstance(handle, ScheduleHandle)]
+    await one.cancel()
+    await rt.schedule("one more", say="tick", session="s", cron="0 * * * *")
+    assert await rt.schedules.count_active("s") == 5
+
+
+@pytest.mark.parametrize(
+    ("options", "code"),
+    [
+        ({"cron": "0 9 * * *", "at": datetime(2027, 1, 1, tzinfo=UTC)}, Code.SCHEDULE_INVALID),
+        ({}, Code.SCHEDULE_INVALID),
+        ({"cron": "every day"}, Code.SCHEDULE_INVALID),
+        ({"cron": "* * * * *"}, Code.SCHEDULE_INVALID),
+        ({"cron": "0 9 * * *", "timezone": "Mars/Olympus"}, Code.SCHEDULE_ZONE_UNKNOWN),
+        ({"at": datetime(2026, 11, 2, 9, tzinfo=UTC)}, Code.SCHEDULE_INVALID),
+        ({"at": datetime(2027, 11, 2, 9)}, Code.SCHEDULE_INVALID),
+        ({"cron": "0 9 * * *", "overlap": "maybe"}, Code.SCHEDULE_INVALID),
+        ({"cron": "0 9 * * *", "max_catch_up": 0}, Code.SCHEDULE_INVALID),
+        ({"cron": "0 9 * * *", "say": "  "}, Code.SCHEDULE_INVALID),
+        ({"cron": "0 9 * * *", "say": "x" * 40_000}, Code.INPUT_TOO_LARGE),
+        ({"cron": "0 9 * * *", "agent": None}, Code.SESSION_UNKNOWN),
+        ({"cron": "0 9 * * *", "owner": "nobody"}, Code.SESSION_UNKNOWN),
+        ({"cron": "0 9 * * *", "agent": "unknown"}, Code.AGENT_UNKNOWN),
+        ({"cron": "0 9 * * *", "session": " "}, Code.INVALID_ID),
+    ],
+)
+async def test_what_makes_no_sense_is_refused_and_nothing_is_there(
+    office: Office, options: dict[str, object], code: Code
+) -> None:
+    rt = await office.open(worker=True)
+    given = {"say": "tick", "session": "s", "agent": "a"} | options
+    with pytest.raises(Error) as caught:
+        await rt.schedule(**given)  # type: ignore[arg-type]
+    assert caught.value.code is code
+    assert await rt.schedules.list() == ()
+    with pytest.raises(Error) as caught:
+        await rt.schedules.get("nowhere").state()
+    assert caught.value.code is Code.SCHEDULE_UNKNOWN
+
+
+async def test_tools_make_and_cancel_the_schedules_of_their_session(office: Office) -> None:
+    rt = await office.open()
+    await (await rt.session("s", agent="a")).ask("hello")
+    store, session = rt.session_schedules(), SessionId("s")
+    made = await store.create_schedule(session, "look again", cron_expression="0 9 * * *", timezone="Europe/Berlin")
+    assert (made.schedule_type, made.enabled, made.trigger_count, made.scheduled_at) == ("recurring", True, 0, None)
+    assert made.next_trigger_at == datetime(2026, 11, 3, 8, tzinfo=UTC)
+    later = await store.create_schedule(session, "once", scheduled_at=rt_moment(office) + timedelta(hours=1))
+    assert later.schedule_type == "oneshot"
+    assert await store.count_active_schedules(session) == 2
+    with pytest.raises(ToolError, match="Schedule not found"):
+        await store.cancel_schedule(SessionId("other"), made.id)
+    gone = await store.cancel_schedule(session, made.id)
+    assert (gone.id, gone.enabled, gone.next_trigger_at) == (made.id, False, None)
+    assert {one.id: one.enabled for one in await store.list_schedules(session)} == {made.id: False, later.id: True}
+    for _ in range(4):
+        await store.create_schedule(session, "more", cron_expression="0 9 * * *")
+    with pytest.raises(ToolError, match="Maximum 5 active schedules per session"):
+        await store.create_schedule(session, "too many", cron_expression="0 9 * * *")
+    with pytest.raises(ToolError, match="no cron expression"):
+        await store.create_schedule(SessionId("other"), "x", cron_expression="soon")
+
+
+def rt_moment(office: Office) -> datetime:
+    return datetime.fromtimestamp(office.wall.wall_ms() / 1000, tz=UTC)

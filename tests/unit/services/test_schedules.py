@@ -1,0 +1,127 @@
+"""What a schedule owes at a moment, by its policies. Nine o'clock in UTC is due every day; expectations by hand."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+import pytest
+
+from perdure.ids import Seq, StreamId
+from perdure.services.schedules import Due, ScheduleState, due, fold, is_done, next_due, upcoming
+from perdure.vocab.records import Record, Row, kind_of, write
+from perdure.vocab.schedules import (
+    CatchUp,
+    SayToSession,
+    Schedule,
+    ScheduleChanged,
+    ScheduleCreated,
+    ScheduleFired,
+    ScheduleSkipped,
+)
+
+SAY = SayToSession(session="s", text="hello")
+
+
+def at(text: str) -> int:
+    """A moment of November 2026, in UTC."""
+    return int(datetime.fromisoformat(f"2026-11-{text}:00+00:00").timestamp() * 1000)
+
+
+def told(*facts: tuple[str, Record]) -> ScheduleState:
+    state = ScheduleState()
+    for seq, (when, record) in enumerate(facts, start=1):
+        row = Row(stream=StreamId("s"), seq=Seq(seq), at=at(when), kind=kind_of(record), data=write(record))
+        state = fold(state, row)
+    return state
+
+
+def daily(catch_up: CatchUp = "one", *, max_runs: int = 0, max_catch_up: int = 3) -> ScheduleCreated:
+    schedule = Schedule(target=SAY, cron="0 9 * * *", catch_up=catch_up, max_runs=max_runs, max_catch_up=max_catch_up)
+    return ScheduleCreated(schedule=schedule)
+
+
+def test_nothing_is_due_before_its_moment_and_one_run_at_it() -> None:
+    state = told(("01T10:00", daily()))
+    assert next_due(state) == at("02T09:00")
+    assert due(state, now=at("02T08:59")) == Due()
+    assert due(state, now=at("02T09:00")) == Due(fire=(at("02T09:00"),))
+
+
+def test_a_run_that_was_made_is_not_due_again() -> None:
+    state = told(("01T10:00", daily()), ("02T09:00", ScheduleFired(due_at=at("02T09:00"))))
+    assert due(state, now=at("02T09:00")) == Due()
+    assert next_due(state) == at("03T09:00")
+    assert (state.runs, state.last_run_at) == (1, at("02T09:00"))
+
+
+@pytest.mark.parametrize(
+    ("catch_up", "now", "expected"),
+    [
+        ("none", "06T12:00", Due(late=at("06T09:00"), missed=5)),
+        ("none", "06T09:01", Due(fire=(at("06T09:00"),), missed=4)),
+        ("one", "06T12:00", Due(fire=(at("06T09:00"),), missed=4)),
+        ("all", "03T12:00", Due(fire=(at("02T09:00"), at("03T09:00")))),
+        ("all", "06T12:00", Due(fire=(at("04T09:00"), at("05T09:00"), at("06T09:00")), missed=2)),
+    ],
+)
+def test_what_was_missed_is_made_up_for_by_policy(catch_up: CatchUp, now: str, expected: Due) -> None:
+    assert due(told(("01T10:00", daily(catch_up))), now=at(now)) == expected
+
+
+def test_what_is_left_out_is_handled_and_counted() -> None:
+    late = ScheduleSkipped(due_at=at("06T09:00"), reason="late", missed=5)
+    state = told(("01T10:00", daily("none")), ("06T12:00", late))
+    assert next_due(state) == at("07T09:00")
+    assert (state.runs, state.missed, state.skipped) == (0, 5, 0)
+    overlap = ScheduleSkipped(due_at=at("02T09:00"), reason="overlap")
+    assert told(("01T10:00", daily()), ("02T09:00", overlap)).skipped == 1
+
+
+def test_what_is_due_while_it_is_paused_is_not_made_up_for() -> None:
+    paused = (("01T10:00", daily("all")), ("01T11:00", ScheduleChanged(change="paused")))
+    assert due(told(*paused), now=at("05T12:00")) == Due()
+    assert upcoming(told(*paused), 5, now=at("05T12:00")) == ()
+    state = told(*paused, ("05T12:00", ScheduleChanged(change="resumed")))
+    assert due(state, now=at("05T12:01")) == Due()
+    assert next_due(state) == at("06T09:00")
+
+
+def test_a_run_on_request_changes_nothing_about_when_it_is_due() -> None:
+    asked = ScheduleChanged(change="run", request="r1")
+    state = told(("01T10:00", daily()), ("02T08:00", asked))
+    assert state.asked == ("r1",)
+    state = told(
+        ("01T10:00", daily()), ("02T08:00", asked), ("02T08:01", ScheduleFired(due_at=at("02T08:01"), request="r1"))
+    )
+    assert (state.asked, next_due(state), state.runs) == ((), at("02T09:00"), 1)
+
+
+def test_a_request_that_stands_behind_its_run_is_answered() -> None:
+    """Admitted records may stand behind what was done because of them."""
+    run = ScheduleFired(due_at=at("02T08:01"), request="r1")
+    state = told(("01T10:00", daily()), ("02T08:01", run), ("02T08:00", ScheduleChanged(change="run", request="r1")))
+    assert state.asked == ()
+
+
+def test_once_is_once() -> None:
+    once = ScheduleCreated(schedule=Schedule(target=SAY, at=at("02T09:00")))
+    assert upcoming(told(("01T10:00", once)), 5, now=at("01T10:00")) == (at("02T09:00"),)
+    assert due(told(("01T10:00", once)), now=at("04T00:00")) == Due(fire=(at("02T09:00"),))
+    done = told(("01T10:00", once), ("02T09:00", ScheduleFired(due_at=at("02T09:00"))))
+    assert (is_done(done), next_due(done), due(done, now=at("09T00:00"))) == (True, None, Due())
+
+
+def test_it_is_done_after_the_runs_it_was_made_for() -> None:
+    two = (("01T10:00", daily("all", max_runs=2)), ("02T09:00", ScheduleFired(due_at=at("02T09:00"))))
+    assert upcoming(told(*two), 5, now=at("02T10:00")) == (at("03T09:00"),)
+    assert due(told(*two), now=at("09T10:00")).fire == (at("07T09:00"),)
+    assert not is_done(told(*two))
+    assert is_done(told(*two, ("03T09:00", ScheduleFired(due_at=at("03T09:00")))))
+
+
+def test_the_next_five_runs() -> None:
+    state = told(("01T10:00", daily()))
+    days = ("02", "03", "04", "05", "06")
+    assert upcoming(state, 5, now=at("01T10:00")) == tuple(at(f"{day}T09:00") for day in days)
+    ended = told(("01T10:00", daily()), ("01T11:00", ScheduleChanged(change="ended")))
+    assert (upcoming(ended, 5, now=at("01T12:00")), ended.active) == ((), False)
