@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import getpass
+import subprocess
 from base64 import urlsafe_b64encode
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,8 +13,10 @@ import pytest
 
 from perdure import Agent, Runtime, Tuning, tool
 from perdure.cli.app import run_app
+from perdure.codec import Json
 from perdure.models.scripted import ScriptedModel, call, say
-from tests.e2e.command import Ran, perdure
+from perdure.tools.client_side import ask_user, client_tool
+from tests.e2e.command import COMMAND, Ran, environment, perdure
 
 
 async def test_a_person_decides_from_another_process(tmp_path: Path) -> None:
@@ -149,3 +152,69 @@ def test_a_decision_of_a_user_without_a_name_needs_one(
     assert run_app(["approvals", "deny", waiting.id, "--db", str(waiting.path)]) == 2
     assert "--by NAME" in capsys.readouterr().err
     assert waiting.command("approvals", "list", "--quiet").out == f"{waiting.id}\n"
+
+
+async def test_answers_results_and_grants_by_command(tmp_path: Path) -> None:
+    paid: list[int] = []
+
+    @tool(approve=True)
+    async def refund(cents: int) -> str:
+        """Refund."""
+        paid.append(cents)
+        return "refunded"
+
+    path = tmp_path / "s.db"
+
+    async def command(*args: str, input: str = "") -> Ran:
+        ran = await asyncio.to_thread(
+            subprocess.run,
+            [*COMMAND, *args, "--db", str(path)],
+            cwd=tmp_path,
+            env=environment(),
+            input=input,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        return Ran(ran.returncode, ran.stdout, ran.stderr)
+
+    async def waits(kind: str) -> None:
+        async with asyncio.timeout(30):
+            while [item.kind for item in await session.pending()] != [kind]:  # noqa: ASYNC110 - the worker asks
+                await asyncio.sleep(0.02)
+
+    size: Json = {"id": "size", "question": "Size?", "kind": "choice", "options": ["S", "M"]}
+    pin: Json = {"id": "pin", "question": "The PIN?", "kind": "secret"}
+    steps = (call("ask_user", questions=[size, pin]), call("look"), call("refund", cents=1), call("refund", cents=2))
+    tools = [ask_user, client_tool("look", "Look.", {"type": "object"}), refund]
+    agent = Agent("bank", model=ScriptedModel(*steps, say("done")), tools=tools)
+    async with Runtime(f"sqlite:///{path}", agents=[agent], tuning=Tuning(patience_s=0.0)) as rt:
+        session = await rt.session("s", agent="bank")
+        sent = await session.send("go")
+        await waits("question")
+        assert (await command("sessions", "post", "s", "1")).code == 3
+        shown = await command("sessions", "answer", "s", "size=M", "pin=97531")
+        assert (shown.code, "pin is a secret" in shown.err) == (2, True)
+        assert (await command("sessions", "answer", "s", "size=XL", input="97531\n")).code != 0
+        assert (await command("sessions", "answer", "s", "size")).code == 2
+        answered = await command("sessions", "answer", "s", "size=M", "--by", "ann", input="97531\n")
+        assert answered.code == 0, answered.err
+        assert answered.out.endswith("answered by ann\n")
+        await waits("client_call")
+        assert (await command("sessions", "post", "s", "{")).code == 2
+        posted = await command("sessions", "post", "s", "-", input='{"seen": true}')
+        assert posted.code == 0, posted.err
+        await waits("approval")
+        [asked] = await session.pending()
+        assert (await command("approvals", "approve", asked.id, "--for-session", "--by", "ann")).code == 0
+        assert (await sent.result(30)).status == "finished"
+        assert paid == [1, 2]
+        [grant] = (await command("approvals", "grants", "s", "--json")).objects
+        assert (grant["tool"], grant["by"]) == ("refund", "ann")
+        revoked = await command("approvals", "revoke", "s", str(grant["grant"]), "--by", "bob")
+        assert (revoked.code, await session.grants()) == (0, ()), revoked.err
+        assert (await command("approvals", "grants", "s")).err == "Nothing is approved for this whole session.\n"
+        history = str(await session.history())
+    assert "'seen': True" in history
+    assert "'value': 'M'" in history
+    assert "97531" not in history

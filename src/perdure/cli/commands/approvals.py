@@ -1,4 +1,4 @@
-"""`perdure approvals list | show | approve | deny | settle | watch`."""
+"""`perdure approvals list | show | approve | deny | settle | watch | grants | revoke`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Option, Typer
 
-from perdure.cli.options import Db, Json, Quiet
+from perdure.cli.options import Db, Json, Quiet, SessionName
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -211,6 +211,62 @@ async def _watch(db: str, *, json: bool) -> None:
             else:
                 args = one_line(encode(one.args).decode(), 60)
                 say(f"{clock(one.since)}  {one.id}  {one.kind}  {one.session}  {one.tool} {args}")
+
+
+@app.command()
+def grants(session: SessionName, db: Db = "", json: Json = False, quiet: Quiet = False) -> None:
+    """List the tools that somebody approved for a whole session."""
+    from perdure.cli.places import run
+
+    run(lambda: _grants(session, db, json=json, quiet=quiet))
+
+
+async def _grants(name: str, db: str, *, json: bool, quiet: bool) -> None:
+    from perdure.cli.places import find_session, opened
+    from perdure.cli.screen import Column, count, emit, note, say, table, utc
+
+    async with opened(db) as rt:
+        session = await find_session(rt, name)
+        found = await session.grants()
+    for one in found if json or quiet else ():
+        if json:
+            emit(type="grant", v=1, session=session.id, grant=one.grant, tool=one.tool, by=one.by, at=utc(one.at))
+        else:
+            say(one.grant)
+    if json or quiet:
+        return
+    if found:
+        columns = [Column(title) for title in ("GRANT", "TOOL", "BY", "SINCE", "VIA")]
+        table(columns, [(one.grant[:16], one.tool, one.by, utc(one.at), one.via) for one in found])
+    note(f"{count(len(found), 'grant')}." if found else "Nothing is approved for this whole session.")
+
+
+@app.command()
+def revoke(
+    session: SessionName,
+    grant: Annotated[str, Argument(metavar="GRANT", help="Which one, or its beginning.", show_default=False)],
+    db: Db = "",
+    by: By = "",
+    json: Json = False,
+) -> None:
+    """Take a grant back: from now on somebody is asked again. A call that has begun is not stopped."""
+    from perdure.cli.places import run
+
+    run(lambda: _revoke(session, grant, db, by, json=json))
+
+
+async def _revoke(name: str, grant: str, db: str, by: str, *, json: bool) -> None:
+    from perdure.cli.places import find_session, opened
+    from perdure.cli.screen import emit, say
+
+    async with opened(db) as rt:
+        session = await find_session(rt, name)
+        who = by or _me()
+        await session.revoke(grant, by=who, via="cli")
+    if json:
+        emit(type="revoked", v=1, session=session.id, grant=grant, by=who)
+    else:
+        say(f"{grant}  revoked by {who}")
 
 
 def _emit(asked: PendingDecision, found: Approval | None = None) -> None:

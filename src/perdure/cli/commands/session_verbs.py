@@ -1,24 +1,29 @@
-"""`perdure sessions send | cancel | pause | resume`: what is done to a session from outside."""
+"""`perdure sessions send | cancel | pause | resume | answer | post`: what is done to a session from outside."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 from typer import Argument, Exit, Option
 
 from perdure.cli.options import Db, Json, SessionName
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from typer import Typer
 
+    from perdure.observe.pending import PendingItem
     from perdure.runtime.session import Session
+
+Item = TypeVar("Item", bound="PendingItem")
 
 By = Annotated[str, Option(metavar="NAME", help="Who does it; your login name if not said.", show_default=False)]
 
 
 def add_to(app: Typer) -> None:
     """Make these commands of `perdure sessions`."""
-    for command in (send, cancel, pause, resume):
+    for command in (send, cancel, pause, resume, answer, post):
         app.command()(command)
 
 
@@ -164,3 +169,117 @@ def _told(session: Session, done: str, before: str, *, new: bool, json: bool) ->
         emit(type=done, v=1, session=session.id, new=new)
     else:
         say(f"{session.id} {done if new else before}")
+
+
+def answer(
+    session: SessionName,
+    answers: Annotated[list[str] | None, Argument(metavar="ID=TEXT...", help="An answer for each question.")] = None,
+    call: Annotated[str, Option(metavar="CALL", help="Which call, if several ask.", show_default=False)] = "",
+    by: By = "",
+    db: Db = "",
+    json: Json = False,
+) -> None:
+    """Answer what a session asks a person. Secrets are never taken from the command line: they are asked for here."""
+    from perdure.cli.places import run
+
+    run(lambda: _answer(session, answers or [], call, by, db, json=json))
+
+
+async def _answer(name: str, given: list[str], call: str, by: str, db: str, *, json: bool) -> None:
+    from perdure.cli.places import find_session, opened
+    from perdure.cli.screen import emit, say
+    from perdure.observe.pending import PendingQuestion
+
+    said = dict(_pair(one) for one in given)
+    async with opened(db) as rt:
+        session = await find_session(rt, name)
+        item = _only([one for one in await session.pending() if isinstance(one, PendingQuestion)], call, "question")
+        answers: dict[str, str | list[str]] = {}
+        for question in item.questions:
+            if question.kind == "secret":
+                if question.id in said:
+                    because = "it would stand in your shell's history; nothing was answered"
+                    raise _usage(
+                        f"{question.id} is a secret", because, f"leave {question.id}= out, and type it when asked"
+                    )
+                answers[question.id] = _typed(question.question)
+            elif question.id in said:
+                text = said[question.id]
+                answers[question.id] = text.split(",") if question.multiple else text
+        strange = {id: text for id, text in said.items() if id not in answers}
+        await session.answer(item.id, {**answers, **strange}, by=_who(by), via="cli")
+    if json:
+        emit(type="answered", v=1, session=session.id, call=item.id, by=_who(by))
+    else:
+        say(f"{item.id} answered by {_who(by)}")
+
+
+def post(
+    session: SessionName,
+    value: Annotated[str, Argument(metavar="JSON", help="The result; - reads the standard input.", show_default=False)],
+    call: Annotated[str, Option(metavar="CALL", help="Which call, if several wait.", show_default=False)] = "",
+    db: Db = "",
+    json: Json = False,
+) -> None:
+    """Bring the result of a call that a session left to its client."""
+    import sys
+
+    from perdure.cli.places import run
+
+    text = sys.stdin.read() if value == "-" else value
+    run(lambda: _post(session, text, call, db, json=json))
+
+
+async def _post(name: str, text: str, call: str, db: str, *, json: bool) -> None:
+    from perdure.cli.places import find_session, opened
+    from perdure.cli.screen import emit, say
+    from perdure.codec import decode
+    from perdure.errors import Code, Error
+    from perdure.observe.pending import PendingClientCall
+
+    try:
+        result = decode(text.encode())
+    except (Error, UnicodeError):
+        hint = """'"text"', '{"lat": 1}', or - for the standard input"""
+        raise Error(Code.INVALID_JSON, "the result is not JSON; nothing was posted", hint=hint) from None
+    async with opened(db) as rt:
+        session = await find_session(rt, name)
+        waiting = [one for one in await session.pending() if isinstance(one, PendingClientCall)]
+        item = _only(waiting, call, "call of the client")
+        await session.post_result(item.id, result)
+    if json:
+        emit(type="posted", v=1, session=session.id, call=item.id)
+    else:
+        say(f"{item.id} ({item.tool}) has its result")
+
+
+def _pair(given: str) -> tuple[str, str]:
+    id, equals, text = given.partition("=")
+    if not equals or not id:
+        raise _usage(f"{given!r:.60} is no answer", "an answer names its question", "perdure sessions answer S size=L")
+    return id, text
+
+
+def _only(waiting: Sequence[Item], call: str, what: str) -> Item:
+    """What is meant: the one that waits, or the one that was named."""
+    from perdure.errors import Code, Error
+
+    found = [one for one in waiting if one.id.startswith(call)]
+    if not found:
+        raise Error(Code.TOOL_CALL_UNKNOWN, f"no {what} waits here", hint="perdure why SESSION")
+    if len(found) > 1:
+        names = ", ".join(one.id for one in found)
+        raise Error(Code.INVALID_ID, f"more than one {what} waits", because=names, hint="--call CALL")
+    return found[0]
+
+
+def _typed(question: str) -> str:
+    """A secret, from whoever sits there, unseen; or a line of the standard input."""
+    import sys
+    from getpass import getpass
+
+    from perdure.cli.screen import in_line
+
+    if sys.stdin.isatty():
+        return getpass(f"{in_line(question)} ")
+    return sys.stdin.readline().rstrip("\n")
