@@ -479,6 +479,13 @@ MUTANTS = [
         "tests/scenarios/test_takeover.py::test_suspects_are_tried_one_at_a_time[sqlite]",
     ),
     Mutant(
+        "who comes back first takes it all",
+        "store/postgres/leases.py",
+        "(row.lapsed and not self.patient(by))",
+        "row.lapsed",
+        "tests/unit/store/test_postgres_work.py::test_who_was_away_itself_leaves_the_others_a_lease_to_come_back",
+    ),
+    Mutant(
         "the dead keep what they held idle",
         "store/sqlite/claims.py",
         '        tx.run("worker_let_go", (other.id,))\n',

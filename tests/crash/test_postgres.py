@@ -8,13 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from perdure import Agent, Runtime, Tuning
+from perdure import Agent, Runtime, Tuning, tool
 from perdure.ids import Seq, WorkerId
+from perdure.models.scripted import ScriptedModel, call, say
 from perdure.runtime.clock import SystemClock
 from perdure.store.postgres import PostgresStore
 from perdure.testing.crash import Boundary, tripwire
 from tests.crash.harness import assert_valid_for_a_provider, at, inside, trace
-from tests.crash.scenarios import SCENARIOS, Ledger
+from tests.crash.scenarios import SCENARIOS, Ledger, writes
 from tests.crash.test_bodies import MODELS, outputs, publishing
 from tests.crash.test_sweep import ONE_ONCE_WRITES, SWEEPS, check
 from tests.postgres import Server
@@ -90,6 +91,38 @@ async def test_the_server_crashes_at_every_write_and_the_turn_goes_on(
     assert ledger.count("charge") == 1
 
 
+ONE_EACH = {
+    "retried": {"charge": 2},  # it failed safely the first time
+    "stream_cut": {"charge": 1},
+    "three_classes": {"look": 1, "put": 1, "charge": 1},
+    "queued": {"first": 1, "second": 1, "third": 1},
+}
+
+
+@pytest.mark.parametrize("scenario", ONE_EACH)
+async def test_the_server_crashes_before_each_write_of_a_turn(
+    scenario: str, mortal_server: Server, tmp_path: Path
+) -> None:
+    """All in one turn, and nothing is dispatched more often than if nothing had happened."""
+    ledger, crashes = Ledger(tmp_path / "ledger"), list[str]()
+
+    def on_boundary(boundary: Boundary) -> None:
+        if boundary.side == "before":
+            crashes.append(boundary.what)
+            mortal_server.stop("immediate")
+            mortal_server.start()
+
+    model, tools = SCENARIOS[scenario](ledger)
+    real = PostgresStore(mortal_server.url(schema=f"each_{scenario}"), SystemClock(), lease_ms=60_000)
+    agent, tuning = Agent("a", model=model, tools=tools), Tuning(lease_s=60)
+    async with Runtime(writes.watched(tripwire(real, on_boundary)), agents=[agent], tuning=tuning) as rt:
+        sent = await (await rt.session("s", agent="a")).send("go", key="the-only-input")
+        assert (await sent.result(timeout=100)).status == "finished"
+        assert_valid_for_a_provider(await sent.session.history())
+    assert len(crashes) >= len(SWEEPS[scenario].writes)
+    assert {name: ledger.count(name) for name in ONE_EACH[scenario]} == ONE_EACH[scenario]
+
+
 async def test_the_server_crashes_before_each_write_of_a_turn_that_waits(mortal_server: Server, tmp_path: Path) -> None:
     """Steps, a retry, a sleep, an event and a charge; a crash at every single one of their writes, all in one turn."""
     ledger = Ledger(tmp_path / "ledger")
@@ -116,6 +149,36 @@ async def test_the_server_crashes_before_each_write_of_a_turn_that_waits(mortal_
     assert len(crashes) >= 10
     names = [name for name, _ in ledger.lines()]
     assert sorted(names) == ["charge", "render", "store", "upload-render-done-fine"]
+
+
+async def test_after_the_server_was_away_for_longer_than_a_lease_a_long_call_is_left_to_its_worker(
+    mortal_server: Server, tmp_path: Path
+) -> None:
+    ledger, called, enough = Ledger(tmp_path / "ledger"), asyncio.Event(), asyncio.Event()
+
+    @tool(effect="idempotent")
+    async def index() -> str:
+        """Index."""
+        ledger.write("index", "-")
+        called.set()
+        await enough.wait()
+        return "indexed"
+
+    agent = Agent("a", model=ScriptedModel(call("index"), say("done")), tools=[index])
+    url, tuning = mortal_server.url(schema="away"), Tuning(lease_s=1)
+    async with Runtime(url, agents=[agent], tuning=tuning) as ann, Runtime(url, agents=[agent], tuning=tuning) as bob:
+        sent = await (await ann.session("s", agent="a")).send("go")
+        await asyncio.wait_for(called.wait(), 20)
+        await asyncio.to_thread(mortal_server.stop, "immediate")
+        await asyncio.sleep(1.5)
+        await asyncio.to_thread(mortal_server.start)
+        async with asyncio.timeout(30):
+            while not (bob.store.lease_live(bob.worker_id) and ann.store.lease_live(ann.worker_id)):  # noqa: ASYNC110 - they come back
+                await asyncio.sleep(0.01)
+        await asyncio.sleep(0.6)  # a look for work or two
+        enough.set()
+        assert (await sent.result(timeout=30)).status == "finished"
+    assert ledger.count("index") == 1, "it was taken away from a worker that lives"
 
 
 async def test_the_server_crashes_while_an_append_is_under_way(mortal_server: Server) -> None:

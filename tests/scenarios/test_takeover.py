@@ -92,9 +92,10 @@ async def test_a_hundred_sessions_of_a_silent_worker_are_taken_over_one_lease_la
             agent = Agent("a", model=ScriptedModel(say("done")))
             rt = Runtime(cast("Store", alive[-1]), agents=[agent], tuning=Tuning(clock=bench.clock))
             workers.append(await ending.enter_async_context(rt))
-        bench.clock.advance(LEASE_MS - 1)
-        for rt in workers:
-            await rt.store.renew(rt.worker_id)
+        for passed in (LEASE_MS // 3, LEASE_MS // 3, LEASE_MS - 2 * (LEASE_MS // 3) - 1):
+            bench.clock.advance(passed)
+            for rt in workers:
+                await rt.store.renew(rt.worker_id)
         looked = [one.asked["claimable"] for one in alive]
         await reached(lambda: all(one.asked["claimable"] >= n + 3 for one, n in zip(alive, looked, strict=True)))
         assert [one.asked["claim"] for one in alive] == [0, 0, 0], "its lease has a millisecond left"

@@ -10,6 +10,7 @@ import sys
 from collections import Counter
 from collections.abc import AsyncIterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 from msgspec.structs import replace
@@ -26,7 +27,9 @@ from perdure.store.postgres import PostgresStore
 from perdure.store.postgres.driver import Cells, dial
 from perdure.store.postgres.tx import Session
 from perdure.store.protocol import Claim, Held
+from perdure.testing.laws.bench import LEASE_MS, enlist, held, note
 from perdure.vocab.promises import Ok, PromiseState
+from tests.conformance.test_stores import PostgresBench
 from tests.pooler import Pooler
 from tests.postgres import Server
 from tests.unit.store.parties import RealClock, entry, fork, owned, plan, stream_named
@@ -492,3 +495,32 @@ async def test_a_damaged_log_is_diagnosed(store: PostgresStore, postgres: Server
     )
     failed = {line.what for line in await store.check() if line.status == "fail"}
     assert failed == {"integrity", "references"}
+
+
+# --- a server that was away
+
+
+async def test_who_was_away_itself_leaves_the_others_a_lease_to_come_back(postgres: Server) -> None:
+    with TemporaryDirectory(dir=postgres.folder) as folder:  # where the server can read the clock
+        os.chmod(folder, 0o755)
+        bench = PostgresBench(postgres, Path(folder))
+        await bench.store.open()
+        hold = await held(bench)
+        other = await bench.reopen()
+        await enlist(bench, BOB, store=other)
+        bench.clock.advance(LEASE_MS * 2)  # nobody could write a thing
+        assert await other.claimable(BOB, limit=9, now=0) == ()
+        assert await other.claim(hold.stream, BOB) == Held(ANN), "it has only just come back itself"
+        assert await other.claim_ready(BOB, limit=9, now=0) == ()
+        bench.clock.advance(LEASE_MS // 2)
+        await other.renew(BOB)
+        await bench.store.append(hold.plan(note("so has ann")))
+        bench.clock.advance(LEASE_MS // 2)
+        await other.renew(BOB)
+        assert await other.claim(hold.stream, BOB) == Held(ANN)
+        bench.clock.advance(LEASE_MS // 2)  # ann is silent from here on
+        await other.renew(BOB)
+        claim = await other.claim(hold.stream, BOB)
+        assert isinstance(claim, Claim)
+        assert claim.previous == ANN
+        await bench.close()

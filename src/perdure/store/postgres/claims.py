@@ -24,10 +24,10 @@ async def list_workers(on: Session) -> list[WorkerRow]:
     return [WorkerRow(*found) for found in await on.all("worker_list")]
 
 
-async def _living(on: Session, leases: Leases) -> set[WorkerId]:
-    """Those that are not gone, whatever else has ever been."""
-    rows = [WorkerRow(*found) for found in await on.all("worker_living")]
-    return {row.id for row in rows if not leases.is_gone(row)}
+async def _living(on: Session, leases: Leases, by: WorkerId | None = None) -> set[WorkerId]:
+    """Those that are not gone, as that worker may judge, whatever else has ever been."""
+    rows = [WorkerRow(*found) for found in await on.all("worker_list" if leases.patient(by) else "worker_living")]
+    return {row.id for row in rows if not leases.is_gone(row, by)}
 
 
 async def loads(on: Session) -> dict[WorkerId, tuple[int, int]]:
@@ -80,7 +80,7 @@ async def claim(on: Session, leases: Leases, name: StreamId, worker: WorkerId) -
     holder = await on.one("stream_holder", name)  # most often somebody alive has it: no lock for that
     if holder is not None:
         waiting, *row = holder
-        if row[0] != worker and not waiting and not leases.is_gone(WorkerRow(*row)):
+        if row[0] != worker and not waiting and not leases.is_gone(WorkerRow(*row), worker):
             return Held(row[0])
     async with on.transaction():
         found = await on.one("stream_ownership", name)
@@ -89,7 +89,7 @@ async def claim(on: Session, leases: Leases, name: StreamId, worker: WorkerId) -
         stream, owner, fence, last_seq, format, _active, parked, paused_at = found
         # The owner's lease is looked at with its stream locked: an append that renews it comes before or after.
         other: WorkerId | None = owner if owner != worker else None
-        alive = other if other and not leases.is_gone(await find_worker(on, other)) else None
+        alive = other if other and not leases.is_gone(await find_worker(on, other), worker) else None
         if alive is not None and await on.one("stream_left_waiting", name) is None:
             return Held(alive)
         if format > leases.format:
@@ -134,7 +134,7 @@ async def claim_ready(on: Session, leases: Leases, asked: Asked) -> tuple[Ready,
 
 async def _values(on: Session, leases: Leases, asked: Asked) -> tuple[object, ...]:
     serves = asked.serves
-    alive = sorted(await _living(on, leases) - {asked.worker})
+    alive = sorted(await _living(on, leases, asked.worker) - {asked.worker})
     agents = None if serves.agents is None else list(serves.agents)
     places = list((serves.agents or {}).values())
     queues, priorities = [place.queue for place in places], [place.priority for place in places]

@@ -51,6 +51,7 @@ class Leases:
         self.locks: WorkerLocks | None = None
         self._clock = clock
         self._until: dict[WorkerId, int] = {}
+        self._patient_until: dict[WorkerId, int] = {}
         self._abandoned: set[WorkerId] = set()
 
     def end(self) -> int:
@@ -59,7 +60,20 @@ class Leases:
 
     def remember(self, worker: WorkerId, until: int) -> None:
         """A lease became durable."""
+        if self._was_away(worker):
+            self._patient_until[worker] = self.end()
         self._until[worker] = max(until, self._until.get(worker, 0))
+
+    def patient(self, worker: WorkerId | None) -> bool:
+        """Whether this worker could not renew its lease for half of it, a lease ago or less. Perhaps the server was
+        away, and nobody could: the others get a lease to come back before what they hold is taken."""
+        if worker is None:
+            return False
+        return self._was_away(worker) or self._clock.monotonic_ms() < self._patient_until.get(worker, 0)
+
+    def _was_away(self, worker: WorkerId) -> bool:
+        until = self._until.get(worker)
+        return until is not None and self.end() - until > self.lease_ms // 2
 
     def adopt(self, worker: WorkerId) -> None:
         """The worker is (again) ours."""
@@ -68,6 +82,7 @@ class Leases:
     def forget(self, worker: WorkerId) -> None:
         """The worker has retired."""
         self._until.pop(worker, None)
+        self._patient_until.pop(worker, None)
 
     def forget_all(self) -> None:
         """The store closes: to others on this machine, whoever has not retired is dead from now on."""
@@ -117,9 +132,9 @@ class Leases:
             return False
         return self.locks.is_free(row.id, identity=row.lock)
 
-    def is_gone(self, row: WorkerRow | None) -> bool:
-        """Whether its streams may be taken: its lease lapsed, or it is dead."""
-        return row is None or row.lapsed or self.is_dead(row)
+    def is_gone(self, row: WorkerRow | None, by: WorkerId | None = None) -> bool:
+        """Whether its streams may be taken, by that worker: its lease lapsed, or it is dead."""
+        return row is None or (row.lapsed and not self.patient(by)) or self.is_dead(row)
 
     def info(self, row: WorkerRow, load: tuple[int, int]) -> WorkerInfo:
         """A worker as others see it; `load` is how many streams it holds, and how many of them have a turn open."""
