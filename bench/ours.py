@@ -57,6 +57,7 @@ from perdure.vocab.outcomes import DurableStepOutcome, Outcome
 from perdure.vocab.usage import Usage
 
 THINKS_S = 0.02
+WARM = 5_000
 PARKED = "SELECT count(*) FROM streams WHERE parked AND owner IS NULL"
 SPENT = Usage(input=300, output=50, calls=1)  # counting tokens over and over is the simulated model's cost, not ours
 
@@ -230,10 +231,10 @@ async def waiting(chosen: Namespace) -> None:
         async def start_all(prefix: str, count: int) -> None:
             names = iter([f"{prefix}{k}" for k in range(count)])
             await asyncio.gather(*(start(names) for _ in range(100)))
-            while await parked(chosen) < count + (2000 if prefix == "s" else 0):
+            while await parked(chosen) < count + (WARM if prefix == "s" else 0):
                 await asyncio.sleep(0.2)
 
-        await start_all("warm", 2000)  # until the caches of the database, which do not grow with it, are full
+        await start_all("warm", WARM)  # until as much was under way at once as ever is, and the caches are full
         gc.collect()
         before, kept, blocks, began = rss_mb(), kept_mb(), sys.getallocatedblocks(), time.perf_counter()
         await start_all("s", chosen.workflows)
