@@ -497,6 +497,7 @@ WAITS: list[tuple[promises.WaitIdentity, str]] = [
     (promises.UserAnswer(call_id="c"), '{"type":"user_answer","call_id":"c"}'),
     (promises.TurnCancelGate(turn_id="t1"), '{"type":"turn_cancel_gate","turn_id":"t1"}'),
     (promises.TurnTerminal(turn_id="t1"), '{"type":"turn_terminal","turn_id":"t1"}'),
+    (promises.ProcessTerminal(process_id="p"), '{"type":"process_terminal","process_id":"p"}'),
     (
         promises.ProcessSignal(process_id="p", name="go", ordinal=1),
         '{"type":"process_signal","process_id":"p","name":"go","ordinal":1}',

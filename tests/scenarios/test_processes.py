@@ -8,15 +8,37 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from perdure import Code, Error, OutcomeUnknown, ProcessContext, Runtime, ToolError, Tuning, process
+from perdure import Agent, Code, Error, OutcomeUnknown, ProcessContext, Runtime, ToolError, Tuning, process
 from perdure.codec import Json
+from perdure.models.scripted import ScriptedModel, say
 from perdure.processes.record import fold_all
+from perdure.processes.registration import environment
 from perdure.runtime.clock import SystemClock
-from perdure.runtime.process_function import ProcessFunction
+from perdure.runtime.process_function import ProcessCode
 from perdure.runtime.process_handle import ProcessHandle
+from perdure.runtime.starting import register
 from perdure.store.memory.store import MemoryStore
+from perdure.store.protocol import Place
+from perdure.vocab.messages import Text
+from perdure.vocab.outcomes import DurableStepOutcome
+from perdure.vocab.processes import SessionScope
 from perdure.vocab.records import EffectSettled, EffectStarted, ProcessEvent
-from perdure.vocab.registrations import ProcessFailure, ProcessWasCancelled, Succeeded
+from perdure.vocab.registrations import (
+    EngineInput,
+    EventType,
+    ExternalInput,
+    Pointer,
+    Present,
+    ProcessFailure,
+    ProcessInput,
+    ProcessWasAbandoned,
+    ProcessWasCancelled,
+    Registration,
+    Semantics,
+    Succeeded,
+    Template,
+    WakeSpec,
+)
 from tests.scenarios.conftest import NewStore, until
 
 HURRIED = Tuning(patience_s=0.0)
@@ -30,7 +52,7 @@ class Plant:
         self._stack = stack
         self._closed: set[Runtime] = set()
 
-    async def open(self, *functions: ProcessFunction, worker: bool = True, tuning: Tuning | None = None) -> Runtime:
+    async def open(self, *functions: ProcessCode, worker: bool = True, tuning: Tuning | None = None) -> Runtime:
         runtime = Runtime(self.new_store(), processes=functions, worker=worker, tuning=tuning, deps="the deps")
         await runtime.__aenter__()
         self._stack.push_async_callback(self.close, runtime)
@@ -87,9 +109,14 @@ async def test_a_process_runs_its_steps_once_and_returns(plant: Plant) -> None:
     record = await handle.record()
     assert record.status == "completed"
     assert record.output == Succeeded(value="monday-x")
-    info = await rt.store.stream(handle.stream)
-    assert info is not None
-    assert (info.kind, info.name, info.active, info.parked, info.waiting_inputs) == ("process", "n1", False, False, 0)
+
+    async def given_back() -> bool:
+        info = await rt.store.stream(handle.stream)
+        assert info is not None
+        assert (info.kind, info.name, info.parked, info.waiting_inputs) == ("process", "n1", False, 0)
+        return info.owner is None and not info.active
+
+    await until(given_back)
 
 
 async def test_the_same_start_again_is_the_same_process(plant: Plant) -> None:
@@ -335,6 +362,7 @@ async def test_recorded_values_and_maps_are_the_same_on_every_entry(plant: Plant
 # --- signals ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.timeout(180)
 async def test_signals_are_kept_received_once_and_in_order_while_the_waiter_is_entered_again(plant: Plant) -> None:
     @process
     async def collect(ctx: ProcessContext, n: int) -> Json:
@@ -350,7 +378,7 @@ async def test_signals_are_kept_received_once_and_in_order_while_the_waiter_is_e
             await asyncio.sleep(0)
 
     await asyncio.gather(*(send(who) for who in range(10)))
-    got = await handle.result(timeout=60)
+    got = await handle.result(timeout=150)
     came = [
         row.record.payload
         for row in await handle.rows()
@@ -509,3 +537,339 @@ async def test_an_undecided_once_step_is_told_and_not_run_again(plant: Plant) ->
     rt = await plant.open(pays)
     assert await rt.process("p").result(timeout=20) == "unknown"
     assert ran == ["charge"]
+
+
+# --- events -----------------------------------------------------------------------------------------------------
+
+PROGRESS = EventType(name="progress", payload_schema={"type": "object", "required": ["n"]})
+
+
+async def events(handle: ProcessHandle, kind: str) -> list[Json]:
+    records = [row.record for row in await handle.rows()]
+    return [record.payload for record in records if isinstance(record, ProcessEvent) and record.event == kind]
+
+
+async def test_declared_events_are_emitted_once_however_often_the_function_is_entered(plant: Plant) -> None:
+    @process(events=[PROGRESS])
+    async def tells(ctx: ProcessContext) -> None:
+        await ctx.emit("progress", {"n": 1})
+        await ctx.event("go")
+        await ctx.emit("progress", {"n": 2})
+        await ctx.emit("progress", {"n": 2})
+
+    rt = await plant.open(tells, tuning=HURRIED)
+    handle = await rt.start(tells)
+    await parked(rt, handle)
+    await handle.resolve("go")
+    await handle.result(timeout=20)
+    assert await events(handle, "progress") == [{"n": 1}, {"n": 2}, {"n": 2}]
+    client = handle.process_events
+    info = await client.wait_event_after("progress", 0)
+    assert (info.payload, await client.count_events_through("progress", info.sequence)) == ({"n": 1}, 1)
+    assert await client.count_events_through("progress", 99) == 3
+    assert await client.count_events_through("prog", 99) == 0
+    assert (await client.wait_event_after("progress", info.sequence)).payload == {"n": 2}
+
+
+async def test_events_that_were_not_declared_or_do_not_fit_are_refused(plant: Plant) -> None:
+    @process(events=[PROGRESS])
+    async def tells(ctx: ProcessContext, event: str, payload: Json) -> None:
+        await ctx.emit(event, payload)
+
+    rt = await plant.open(tells)
+    for event, payload, code in [
+        ("unheard", None, "process_event_undeclared"),
+        ("progress", {"m": 1}, "process_event_invalid"),
+        ("process.completed", None, "process_event_replay_key_required"),
+    ]:
+        output = await (await rt.start(tells, event, payload)).wait(timeout=20)
+        if event != "process.completed":
+            assert isinstance(output, ProcessFailure)
+            assert output.code == code
+    handle = await rt.start(tells, "progress", {"n": 1})
+    await handle.wait(timeout=20)
+    assert await events(handle, "progress") == [{"n": 1}]
+
+
+def outside(id: str, **more: object) -> Registration:
+    return Registration(
+        process_id=id,
+        definition="external",
+        input=ExternalInput(),
+        recovery="externally_owned",
+        **more,  # pyright: ignore[reportArgumentType]
+    )
+
+
+async def test_a_process_that_is_done_outside_is_ended_from_outside_once(plant: Plant) -> None:
+    rt = await plant.open()
+    asked = outside("x", event_types=(PROGRESS,))
+    handle = await register(rt, asked)
+    await parked(rt, handle)
+    assert await handle.append("progress", {"n": 1}, replay="one")
+    assert not await handle.append("progress", {"n": 1}, replay="one")
+    for payload, replay, code in [
+        ({"n": 2}, "one", Code.PROCESS_EVENT_CONFLICT),
+        ({}, "two", Code.PROCESS_EVENT_INVALID),
+    ]:
+        with pytest.raises(Error) as caught:
+            await handle.append("progress", payload, replay=replay)
+        assert caught.value.code is code
+    with pytest.raises(Error) as caught:
+        await handle.append("process.completed", 1, replay="mine")
+    assert caught.value.code is Code.PROCESS_NOT_EXTERNAL
+    with pytest.raises(Error) as caught:
+        await handle.append("process.cancel_requested", None, replay=" ")
+    assert caught.value.code is Code.PROCESS_EVENT_REPLAY_KEY_REQUIRED
+    waiting = asyncio.create_task(handle.result(timeout=20))
+    assert await handle.complete({"rows": 7})
+    assert not await handle.complete({"rows": 7})
+    for again in (handle.complete({"rows": 8}), handle.fail("late")):
+        with pytest.raises(Error) as caught:
+            await again
+        assert caught.value.code is Code.PROCESS_ALREADY_TERMINAL
+    assert await waiting == {"rows": 7}
+    assert (await handle.record()).status == "completed"
+    assert (await register(rt, asked)).id == "x"
+
+
+async def test_what_is_run_here_cannot_be_ended_from_outside(plant: Plant) -> None:
+    @process
+    async def ours(ctx: ProcessContext) -> None:
+        await ctx.event("never")
+
+    rt = await plant.open(ours)
+    handle = await rt.start(ours)
+    with pytest.raises(Error) as caught:
+        await handle.complete(1)
+    assert caught.value.code is Code.PROCESS_NOT_EXTERNAL
+
+
+ENV, ENV_BLOB = environment({}, {})
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        outside("x", env=ENV),
+        Registration(process_id="x", definition="d", input=EngineInput(kind="k"), recovery="rerunnable"),
+        Registration(process_id="x", definition="d", input=EngineInput(kind="k"), recovery="externally_owned", env=ENV),
+        Registration(process_id="x", definition="external", input=ExternalInput(), recovery="rerunnable"),
+        Registration(process_id="x", definition=" ", input=ExternalInput(), recovery="externally_owned"),
+        outside("x", event_types=(EventType(name=" "),)),
+        outside("x", event_types=(PROGRESS, PROGRESS)),
+        outside("x", event_types=(EventType(name="process.completed"),)),
+        outside("x", event_types=(EventType(name="gone", semantics=Semantics(terminal="failed")),)),
+        outside("x", event_types=(EventType(name="odd", payload_schema={"type": "nonsense"}),)),
+    ],
+)
+async def test_what_cannot_be_registered_is_refused_and_nothing_is_written(broken: Registration) -> None:
+    async with Runtime(MemoryStore(SystemClock())) as rt:
+        with pytest.raises(Error) as caught:
+            await register(rt, broken, env=ENV_BLOB if broken.env else None)
+        assert caught.value.code in (Code.PROCESS_REGISTRATION_INVALID, Code.PROCESS_EVENT_TYPE_INVALID)
+        assert await rt.store.streams(tenant=rt.tenant, kind="process", limit=9) == ()
+
+
+# --- who recovers it --------------------------------------------------------------------------------------------
+
+
+class Bound:
+    """Code for processes that only their first worker may run."""
+
+    definitions = ("bound",)
+    place = Place()
+
+    def __init__(self) -> None:
+        self.entered = 0
+
+    async def run(self, ctx: ProcessContext, given: ProcessInput) -> Json:
+        self.entered += 1
+        return await ctx.event("go")
+
+
+def bound(id: str) -> Registration:
+    return Registration(process_id=id, definition="bound", input=EngineInput(kind="k"), recovery="owner_bound", env=ENV)
+
+
+async def opened(plant: Plant, code: Bound, **tuning: float) -> Runtime:
+    return await plant.open(code, tuning=Tuning(**tuning))  # pyright: ignore[reportArgumentType]
+
+
+async def test_a_drained_worker_abandons_what_nobody_else_may_run(plant: Plant) -> None:
+    code = Bound()
+    rt = await opened(plant, code, drain_s=0.0, patience_s=0.0)
+    handle = await register(rt, bound("b"), env=ENV_BLOB)
+
+    async def waits() -> bool:
+        return ">p/event:go" in await marks(handle)
+
+    await until(waits)
+    await plant.close(rt)
+    rt = await opened(plant, code)
+    output = await rt.process("b").wait(timeout=20)
+    assert isinstance(output, ProcessWasAbandoned)
+    assert code.entered == 1
+
+
+async def test_an_abandoned_process_is_neither_failed_nor_cancelled(plant: Plant) -> None:
+    @process
+    async def waits(ctx: ProcessContext) -> None:
+        await ctx.event("never")
+
+    rt = await plant.open(waits, tuning=HURRIED)
+    handle = await rt.start(waits)
+    await parked(rt, handle)
+    assert await handle.abandon("nobody needs it", by="ann")
+    assert await handle.wait(timeout=20) == ProcessWasAbandoned(reason="nobody needs it", by="ann")
+    with pytest.raises(Error) as caught:
+        await handle.abandon()
+    assert caught.value.code is Code.PROCESS_ALREADY_TERMINAL
+    with pytest.raises(Error) as caught:
+        await handle.result(timeout=20)
+    assert caught.value.details["reason"] == "process_abandoned"
+
+
+# --- children and agents ----------------------------------------------------------------------------------------
+
+
+async def test_a_process_starts_a_child_once_and_waits_for_it_parked(plant: Plant) -> None:
+    ran: list[str] = []
+
+    @process
+    async def child(ctx: ProcessContext, n: int) -> int:
+        await ctx.step("count", lambda: ran.append(f"child {n}"))
+        told = await ctx.signal("go")
+        return n + told
+
+    @process
+    async def parent(ctx: ProcessContext) -> Json:
+        one = await ctx.start(child, 1)
+        two = await ctx.start("child", 2, id="second")
+        return [one.json, await ctx.wait(one), await ctx.wait(two.id)]
+
+    rt = await plant.open(parent, child, tuning=HURRIED)
+    handle = await rt.start(parent, id="p")
+    await parked(rt, handle)
+    await rt.process("second").signal("go", 10)
+    await rt.process("p/child:1").signal("go", 20)
+    assert await handle.result(timeout=20) == [{"__handle__": "process", "id": "p/child:1"}, 21, 12]
+    assert sorted(ran) == ["child 1", "child 2"]
+    registration = (await rt.process("second").record()).known
+    assert registration.provenance.parent == "p"
+
+
+async def test_waiting_for_a_child_that_failed_or_takes_too_long_or_is_not_there(plant: Plant) -> None:
+    @process
+    async def fails(ctx: ProcessContext) -> None:
+        raise ToolError("no", code="sold_out")
+
+    @process
+    async def sleeps(ctx: ProcessContext) -> None:
+        await ctx.event("never")
+
+    @process
+    async def parent(ctx: ProcessContext) -> Json:
+        seen: list[Json] = []
+        try:
+            await ctx.wait(await ctx.start(fails))
+        except Error as problem:
+            seen.append(str(problem.details["reason"]))
+        for other in (await ctx.start(sleeps), "nobody"):
+            try:
+                await ctx.wait(other, timeout="20ms")
+            except ToolError as problem:
+                seen.append(problem.code)
+        return seen
+
+    rt = await plant.open(parent, fails, sleeps, tuning=HURRIED)
+    handle = await rt.start(parent)
+    assert await handle.result(timeout=20) == ["sold_out", "result_timeout", "process_unknown"]
+
+
+async def test_branches_run_at_once_and_the_first_one_wins_on_every_entry(plant: Plant) -> None:
+    @process
+    async def races(ctx: ProcessContext) -> Json:
+        both = await ctx.gather(ctx.step("a", lambda: 1), ctx.step("b", lambda: 2))
+        won = await ctx.first("race", go=ctx.signal("go"), late=ctx.event("late"))
+        await ctx.event("end")
+        return [both, list(won)]
+
+    rt = await plant.open(races, tuning=HURRIED)
+    handle = await rt.start(races)
+    await handle.signal("go", "now")
+
+    async def waits() -> bool:
+        return ">p/event:end" in await marks(handle)
+
+    await until(waits)
+    await handle.resolve("late", "too late")
+    await handle.resolve("end")
+    assert await handle.result(timeout=20) == [[1, 2], ["go", "now"]]
+    recorded = [row.record for row in await handle.rows()]
+    [race] = [one for one in recorded if isinstance(one, EffectSettled) and one.id == "p/first:race"]
+    assert isinstance(race.outcome, DurableStepOutcome)
+    assert race.outcome.value == {"winner": "go", "losers": {"late": "stopped"}}
+
+
+async def test_a_process_asks_an_agent_once(plant: Plant) -> None:
+    @process
+    async def writes(ctx: ProcessContext) -> Json:
+        text = await ctx.ask("writer", "Summarise")
+        await ctx.event("go")
+        return text
+
+    model = ScriptedModel(say("short"))
+    runtime = Runtime(plant.new_store(), agents=[Agent("writer", model=model)], processes=[writes], tuning=HURRIED)
+    async with runtime as rt:
+        handle = await rt.start(writes, id="p")
+        await parked(rt, handle)
+        await handle.resolve("go")
+        assert (await handle.result(timeout=20)).startswith("short")
+        assert [info.name for info in await rt.sessions()] == ["p/writer:1"]
+
+
+# --- wakes ------------------------------------------------------------------------------------------------------
+
+
+WAKES = EventType(
+    name="found",
+    semantics=Semantics(
+        wake=WakeSpec(input=Template(text="Found {n}", fields={"n": Pointer(path="/n")}), when=Present(path="/n"))
+    ),
+)
+
+
+async def test_an_event_that_wakes_reaches_its_session_once_and_a_deleted_one_is_a_typed_discard(plant: Plant) -> None:
+    model = ScriptedModel(say("hello"))
+    runtime = Runtime(plant.new_store(), agents=[Agent("a", model=model)], tuning=HURRIED)
+    async with runtime as rt:
+        session = await rt.session("s", agent="a")
+        await session.ask("hi")
+        target = SessionScope(session_id="s")
+        handle = await register(
+            rt, outside("x", event_types=(WAKES,), wake_target=target, wake_on_end=True, label="scan")
+        )
+        await handle.append("found", {"n": 3}, replay="one")
+        await handle.append("found", {"n": 3}, replay="one")
+        await handle.append("found", {}, replay="not worth it")
+
+        async def told(*words: str) -> bool:
+            said = [part.text for m in await session.history() for part in m.parts if isinstance(part, Text)]
+            return [text.partition(" (wording")[0] for text in said[-2:]] == list(words)
+
+        await until(lambda: told("Found 3", "hello"))
+        await handle.complete(5)
+        await until(lambda: told("The process scan has finished: 5", "hello"))
+        await session.delete()
+        assert (await handle.record()).status == "completed"
+        other = await register(rt, outside("y", event_types=(WAKES,), wake_target=target))
+        await other.append("found", {"n": 4}, replay="one")
+
+        async def discarded() -> bool:
+            return bool(await events(other, "process.wake_discarded"))
+
+        await until(discarded)
+        [payload] = await events(other, "process.wake_discarded")
+        assert payload["because"] == "session_unknown"
+        assert (await other.record()).status == "registered"

@@ -34,6 +34,7 @@ from perdure.vocab.registrations import (
 
 CANCEL_REQUESTED = "process.cancel_requested"
 STEPS_UNUSED = "process.steps_unused"
+WAKE_DISCARDED = "process.wake_discarded"
 COMPLETED: dict[Ending, str] = {
     "completed": "process.completed",
     "failed": "process.failed",
@@ -48,6 +49,7 @@ CORE: dict[str, EventType] = {
         EventType(name="process.waiting"),
         EventType(name="process.resumed"),
         EventType(name=STEPS_UNUSED),
+        EventType(name=WAKE_DISCARDED),
         *(EventType(name=name, semantics=Semantics(terminal=ending)) for ending, name in COMPLETED.items()),
     )
 }

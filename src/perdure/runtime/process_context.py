@@ -2,18 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal, Protocol, TypeVar
 
-from perdure.codec import Json
+import msgspec
+
+from perdure.codec import Json, decode, encode, to_json
+from perdure.effects import keys
+from perdure.effects.promises import ProcessScope
 from perdure.errors import Code, Error
-from perdure.ids import CallId, Tenant
+from perdure.ids import CallId, Tenant, join
 from perdure.processes.events import signal_type
 from perdure.processes.record import ProcessRecord
-from perdure.tools.body import Body
+from perdure.processes.registration import check_process_id
+from perdure.runtime.process_handle import ProcessHandle, value_of
+from perdure.runtime.starting import python_process, register
+from perdure.tools.body import Body, EventFailed, EventTimedOut
 from perdure.tools.context import NOT_GIVEN, CancelToken
 from perdure.tools.durable import DurableOps, Duration
 from perdure.tools.durations import duration_ms
+from perdure.tools.errors import ToolError
+from perdure.vocab.causes import ProcessCause
+from perdure.vocab.effects import Process
+from perdure.vocab.processes import StartProcess
+from perdure.vocab.promises import Cancelled, Err, Ok, TimedOut
+from perdure.vocab.registrations import ProcessOutput, Provenance
+
+if TYPE_CHECKING:
+    from perdure.runtime.process_function import ProcessFunction
+    from perdure.runtime.runtime import Runtime
+
+T = TypeVar("T")
+
+
+class Driven(Protocol):
+    """The process under way, as its context sees it."""
+
+    def emit(self, name: str, payload: Json, replay: str) -> None:
+        """Append a declared event, once for each replay key."""
+        ...
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -29,6 +58,8 @@ class ProcessContext(DurableOps):
     tool_name: str
     body: Body | None
     look: Callable[[], ProcessRecord]
+    driver: Driven
+    runtime: Runtime
     given: object = NOT_GIVEN
     cancellation: CancelToken = field(default_factory=CancelToken)
     call_id: CallId = field(init=False)
@@ -67,3 +98,116 @@ class ProcessContext(DurableOps):
         signal_type(name)
         limit = None if timeout is None else duration_ms(timeout, what=f"the timeout of the signal {name!r}")
         return await self.durable_effects().signal(self.process_id, name, limit)
+
+    async def emit(self, event: str, payload: Json = None, *, key: str | None = None) -> None:
+        """Append an event that the process declares (`@process(events=[...])`), once however often the function is
+        entered: the n-th on every entry is the same, or the one of that `key`.
+
+        Raises:
+            Error: `process_event_undeclared`, `process_event_invalid`, `process_event_conflict`.
+        """
+        body = self.durable_effects()
+        payload = to_json(payload, where="the payload")
+        self.driver.emit(
+            event, payload, keys.process_event(self.process_id, body.count("emit")) if key is None else key
+        )
+
+    async def start(
+        self, process: ProcessFunction | str, /, *args: object, id: str | None = None, **kwargs: object
+    ) -> ProcessHandle:
+        """Start a child: once, however often the function is entered. It belongs to whom this process belongs to, and
+        goes on when this one ends. Without an `id`, children are numbered by their function.
+
+        Raises:
+            Error: `process_conflict`, and what `rt.start` refuses.
+        """
+        body = self.durable_effects()
+        name = process if isinstance(process, str) else process.name
+        child = f"{self.process_id}/{name}:{body.count(f'start:{name}')}" if id is None else check_process_id(id)
+        mine = self.look().known
+        provenance = Provenance(
+            originator=mine.provenance.originator,
+            parent=self.process_id,
+            caused_by=ProcessCause(process_id=self.process_id),
+        )
+        asked, env = python_process(
+            self.runtime, process, args, dict(kwargs), id=child, provenance=provenance, wake_target=mine.wake_target
+        )
+        command = Process(command=StartProcess(process_id=child, registration=decode(encode(asked))))
+
+        async def register_child() -> Json:
+            return (await register(self.runtime, asked, env=env)).json
+
+        await body.command("start", child, command, register_child)
+        return ProcessHandle(self.runtime, child)
+
+    async def wait(self, process: ProcessHandle | str, *, timeout: Duration | None = None) -> Json:
+        """What another process returned. While this one waits it holds nothing.
+
+        Raises:
+            Error: `process_failed` if it did not return.
+            EventTimedOut: it has not ended within `timeout`.
+        """
+        id = process if isinstance(process, str) else process.id
+        limit = None if timeout is None else duration_ms(timeout, what="the timeout")
+        scope = ProcessScope(self.tenant, check_process_id(id))
+        match await self.durable_effects().ended(scope.id, id, limit):
+            case Ok(value=value):
+                return value_of(id, msgspec.convert(value, ProcessOutput))
+            case TimedOut():
+                raise EventTimedOut(f"the process {id} has not ended in time", code=Code.RESULT_TIMEOUT.value)
+            case Err(code=code, message=message):
+                raise EventFailed(message, code=code)
+            case Cancelled():
+                raise EventFailed("the wait was cancelled", code=Code.DURABLE_EFFECT_EVENT_CANCELLED.value)
+
+    async def ask(self, agent: str, content: str, *, name: str | None = None, session: str | None = None) -> str:
+        """Ask an agent in a session of its own, or in the one that is named: once, however often it is entered.
+
+        Raises:
+            StepFailed: the turn was stopped.
+        """
+        body = self.durable_effects()
+        name = f"{agent}:{body.count(f'ask:{agent}')}" if name is None else name
+        where = session or f"{self.process_id}/{name}"
+
+        async def answer(agent: str, content: str, where: str) -> str:
+            opened = await self.runtime.session(where, agent=agent)
+            try:
+                return await opened.ask(content, key=join("process", self.process_id, "ask", name))
+            except Error as problem:
+                if problem.code is not Code.TURN_FAILED:
+                    raise
+                raise ToolError(problem.because or problem.message, code=str(problem.details["reason"])) from None
+
+        return await self.step(f"ask:{name}", answer, agent, content, where, effect="idempotent")
+
+    async def gather(self, *branches: Awaitable[T]) -> list[T]:
+        """Do several things at once; if one fails, the others are stopped where they wait, and it is raised."""
+        tasks = [asyncio.ensure_future(branch) for branch in branches]
+        try:
+            return list(await asyncio.gather(*tasks))
+        finally:
+            for task in tasks:
+                task.cancel()
+
+    async def first(
+        self, name: str, /, *, losers: Literal["stop", "leave"] = "stop", **branches: Awaitable[Json]
+    ) -> tuple[str, Json]:
+        """Whichever of several comes first: its name and its value. Which it was is recorded, and so is what became of
+        the `losers`: stopped where they wait, or left to themselves for as long as the function runs.
+        """
+        tasks = {key: asyncio.ensure_future(branch) for key, branch in branches.items()}
+        body = self.durable_effects()
+        try:
+            known = body.recorded("first", name)
+            waiting = tasks.values() if known is None else (tasks[known["winner"]],)
+            done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            winner = next(key for key, task in tasks.items() if task in done)
+            fate = {key: "stopped" if losers == "stop" else "left" for key in tasks if key != winner}
+            body.record("first", name, {"winner": winner, "losers": fate})
+            return winner, tasks[winner].result()
+        finally:
+            for task in tasks.values():
+                if losers == "stop" and not task.done():
+                    task.cancel()

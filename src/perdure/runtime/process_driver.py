@@ -9,20 +9,26 @@ import asyncio
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, cast
 
+from perdure.codec import Json
 from perdure.effects.controller import JournaledController
 from perdure.effects.journal import EffectJournal
 from perdure.effects.promises import SECRET, ProcessScope
 from perdure.errors import Code, Error
-from perdure.ids import EffectId, SessionId, Tenant, join
-from perdure.processes.events import STEPS_UNUSED
+from perdure.ids import EffectId, InputId, SessionId, Tenant, TurnId, join
+from perdure.inbox.admit import Delivery
+from perdure.processes.events import STEPS_UNUSED, check_same
 from perdure.processes.machine import cancelled, ending
 from perdure.processes.record import ProcessRecord, Signals
+from perdure.processes.wakes import wake_of
+from perdure.runtime.clock import short_id, uuid7
 from perdure.runtime.deps import DepsContext, DepsFailed, TurnDeps
 from perdure.runtime.flights import Valve
 from perdure.runtime.owned import OwnedStream
 from perdure.runtime.patience import Patience
 from perdure.runtime.process_context import ProcessContext
+from perdure.runtime.process_events import checked_event
 from perdure.runtime.process_function import ProcessCode
 from perdure.runtime.shared import Shared
 from perdure.runtime.waits import Waits
@@ -37,7 +43,10 @@ from perdure.tools.threads import Ended, NotStarted, Raised, Returned
 from perdure.vocab.outcomes import InDoubt
 from perdure.vocab.records import ProcessEvent, Record
 from perdure.vocab.refs import PROCESS_BODY
-from perdure.vocab.registrations import ProcessFailure, ProcessOutput, ProcessWasAbandoned, Succeeded
+from perdure.vocab.registrations import ProcessFailure, ProcessOutput, ProcessWasAbandoned, Registration, Succeeded
+
+if TYPE_CHECKING:
+    from perdure.runtime.runtime import Runtime
 
 log = logging.getLogger("perdure.runtime")
 
@@ -76,6 +85,7 @@ class ProcessDriver:
         self._shared = shared
         self._code = code_for(shared, record)
         journal, self._signals = EffectJournal(), Signals()
+        self._emitted = {(fact.event, fact.replay): fact for fact in facts if isinstance(fact, ProcessEvent)}
         for fact in facts:
             journal.fold(fact)
             self._signals.fold(fact)
@@ -107,6 +117,26 @@ class ProcessDriver:
     async def reassert(self) -> None:
         """Renew a lapsed lease, or raise `lease_lost`."""
         await self._owned.reassert()
+
+    # --- what it tells others
+
+    def emit(self, name: str, payload: Json, replay: str) -> None:
+        """Append a declared event, once for each replay key, and tell its target session with it if it wakes."""
+        new = checked_event(self._registration, name, payload, replay)
+        if new.output is not None:
+            raise Error(
+                Code.INVALID_ARGUMENT,
+                f"the event {name} ends the process",
+                hint="return, or raise, instead of emitting it",
+                process=self._scope.process,
+            )
+        known = self._emitted.get((name, replay))
+        if known is not None:
+            check_same(known, new, self._scope.process)
+            return
+        self._emitted[name, replay] = new
+        wake = wake_for(self._shared, self._scope.tenant, self._registration, new)
+        self._owned.submit(new, sends=() if wake is None else (wake,))
 
     # --- what others tell it
 
@@ -198,6 +228,8 @@ class ProcessDriver:
             tool_name=self._registration.definition,
             body=entry.body,
             look=lambda: self.record,
+            driver=self,
+            runtime=cast("Runtime", self._shared.host),
             given=given,
             cancellation=entry.cancellation,
         )
@@ -262,9 +294,9 @@ class ProcessDriver:
     # --- how it ends
 
     async def _end(self, ended: Ended) -> None:
-        self._owned.submit(*self._unused(ended), self._ending(ended))
-        self._owned.active = False
-        self._owned.flush(lease="release")
+        end = self._ending(ended)
+        wake = wake_for(self._shared, self._scope.tenant, self._registration, end)
+        self._owned.submit(*self._unused(ended), end, sends=() if wake is None else (wake,))
         await self._owned.durable()
 
     def _unused(self, ended: Ended) -> tuple[ProcessEvent, ...]:
@@ -344,6 +376,13 @@ class ProcessDriver:
                 ending(self.record, ProcessWasAbandoned(by=self.worker, reason=reason), authority="owner_drain")
             )
             self._owned.active = False
+
+
+def wake_for(shared: Shared, tenant: Tenant, registration: Registration, event: ProcessEvent) -> Delivery | None:
+    """What the target session is told of an event, if it is to be told."""
+    now = shared.clock.wall_ms()
+    turn, input = TurnId(uuid7(now)), InputId(short_id("in", now))
+    return wake_of(tenant, registration, event, at=now, turn=turn, input=input)
 
 
 def code_for(shared: Shared, record: ProcessRecord) -> ProcessCode:

@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
 
+from msgspec import structs
+
 from perdure.codec import Json, brief, check_text, digest, encode, to_json
 from perdure.commit.changes import Intervention
 from perdure.commit.plan import Entry
@@ -17,15 +19,24 @@ from perdure.inbox.admit import Admitted, Conflict, Delivery
 from perdure.inbox.items import Wake
 from perdure.observe.events import Cursor, Event
 from perdure.observe.follow import follow
-from perdure.processes.events import CANCEL_REQUESTED, check_same, event, signal_type
+from perdure.processes.events import CANCEL_REQUESTED, COMPLETED, check_same, signal_type
 from perdure.processes.record import ProcessRecord, fold_all
 from perdure.processes.registration import stream_of, unknown
 from perdure.runtime import answers
 from perdure.runtime.clock import short_id
+from perdure.runtime.process_events import ProcessEventsClient, checked_event
 from perdure.store.protocol import Resolved
 from perdure.tools.body import refuse_unordered
 from perdure.vocab.promises import Custom, Err
-from perdure.vocab.records import PROCESS_END, ProcessEvent, ProcessRegistered, Row
+from perdure.vocab.records import (
+    ABANDON,
+    PROCESS_END,
+    AbandonRequested,
+    ProcessEvent,
+    ProcessRegistered,
+    Row,
+    event_key,
+)
 from perdure.vocab.registrations import (
     ProcessFailure,
     ProcessOutput,
@@ -51,6 +62,11 @@ class ProcessHandle:
 
     def __repr__(self) -> str:
         return f"ProcessHandle({self.id!r})"
+
+    @property
+    def json(self) -> dict[str, Json]:
+        """The handle as a value that may be stored or sent."""
+        return {"__handle__": "process", "id": self.id}
 
     # --- looking
 
@@ -170,8 +186,64 @@ class ProcessHandle:
             raise Error(
                 Code.INPUT_TOO_LARGE, f"the payload is {size} bytes", because=f"the limit is {MAX_PAYLOAD_BYTES}"
             )
-        new = event(await self._registration(), kind, payload, replay)
+        new = checked_event(await self._registration(), kind, payload, replay)
+        if new.output is not None:
+            raise Error(
+                Code.PROCESS_NOT_EXTERNAL,
+                f"the event {kind} ends a process; nothing was written",
+                because="only its owner says how it ended",
+                hint="handle.complete(...) ends a process that is done outside",
+                process=self.id,
+            )
         return await self._admit(new)
+
+    @property
+    def process_events(self) -> ProcessEventsClient:
+        """Its events: emit, count and await them."""
+        return ProcessEventsClient(self)
+
+    async def complete(self, value: Json = None, *, event: str = COMPLETED["completed"], key: str = "") -> bool:
+        """Say how a process ended that is done outside: with a value, or with a terminal event that it declares. False
+        if the same was said before.
+
+        Raises:
+            Error: `process_not_external`, `process_already_terminal`, `process_unknown`, and what `append` refuses.
+        """
+        registration = await self._registration()
+        if registration.recovery != "externally_owned":
+            raise Error(
+                Code.PROCESS_NOT_EXTERNAL,
+                f"the process {self.id} is run here, so nobody outside can say how it ended",
+                process=self.id,
+            )
+        payload = to_json(value, where="the value")
+        new = checked_event(registration, event, payload, key or keys.process_terminal(self.id, event))
+        if new.output is None:
+            raise Error(Code.INVALID_ARGUMENT, f"the event {event} does not end a process", process=self.id)
+        return await self._admit(structs.replace(new, authority="external_owner"))
+
+    async def fail(self, code: str, message: str = "") -> bool:
+        """Say that a process failed that is done outside."""
+        return await self.complete({"code": code, "message": message}, event=COMPLETED["failed"])
+
+    async def abandon(self, reason: str = "", *, by: str = "") -> bool:
+        """Give it up: it ends as abandoned once nobody runs it. False if that was asked before.
+
+        Raises:
+            Error: `process_already_terminal`, `process_unknown`.
+        """
+        self.runtime.check_usable()
+        record = await self.record()
+        if record.output is not None:
+            raise Error(Code.PROCESS_ALREADY_TERMINAL, f"the process has ended ({record.ended_as})", process=self.id)
+        now = self.runtime.clock.wall_ms()
+        asked = AbandonRequested(by=check_text(by, where="the name"), reason=check_text(reason, where="the reason"))
+        wake = Delivery(self.stream, ABANDON, ABANDON, Wake(reason=ABANDON), now)
+        done = await self.runtime.store.intervene(
+            Intervention(self.stream, delivery=wake, notes=(Entry.of(asked, at=now),))
+        )
+        await self.runtime.tell(self.stream)
+        return isinstance(done.admission, Admitted)
 
     async def _admit(self, new: ProcessEvent) -> bool:
         store, now = self.runtime.store, self.runtime.clock.wall_ms()
@@ -180,7 +252,7 @@ class ProcessHandle:
             assert isinstance(ended.record, ProcessEvent)
             check_same(ended.record, new, self.id)
             return False
-        source, content = f"event:{new.event}:{new.replay}", brief(digest((new.event, new.payload)))
+        source, content = event_key(new.event, new.replay), brief(digest((new.event, new.payload)))
         wake = Delivery(self.stream, source, content, Wake(reason=source), now)
         done = await store.intervene(Intervention(self.stream, delivery=wake, notes=(Entry.of(new, at=now),)))
         if isinstance(done.admission, Conflict):

@@ -5,23 +5,29 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable
 
+from perdure.codec import Json
 from perdure.commit.plan import Plan, Receipt
 from perdure.effects.controller import JournaledController
 from perdure.effects.journal import EffectJournal
+from perdure.effects.promises import ProcessScope, unsigned_key
 from perdure.errors import Error
 from perdure.ids import Seq, StreamId, TurnId, stream_names
-from perdure.inbox.items import Input
+from perdure.inbox.admit import Delivery
+from perdure.inbox.items import Input, Wake
+from perdure.processes.events import WAKE_DISCARDED
 from perdure.processes.machine import End, Rest, Run, owed
 from perdure.processes.record import CODE, ProcessRecord, advance, fold
 from perdure.runtime.orphans import Orphans
 from perdure.runtime.owned import OwnedStream, rows_of
-from perdure.runtime.process_driver import ProcessDriver, code_for
+from perdure.runtime.process_driver import ProcessDriver, code_for, wake_for
 from perdure.runtime.resident import Offer
 from perdure.runtime.sealing import MAX_TAKEOVERS
 from perdure.runtime.shared import Shared
+from perdure.runtime.waits import end_told
 from perdure.store.protocol import Claim, InboxRow
 from perdure.vocab.outcomes import InDoubt
-from perdure.vocab.records import ProcessEvent, ProcessFirstStarted, Record, Row
+from perdure.vocab.promises import ProcessTerminal
+from perdure.vocab.records import PROCESS_END, ProcessEvent, ProcessFirstStarted, Record, Row, event_key
 
 log = logging.getLogger("perdure.runtime")
 
@@ -52,6 +58,7 @@ class ProcessResident:
         self._learned = Seq(0)
         self._own: set[Seq] = set()
         self._taken: set[int] = set()
+        self._came: dict[str, ProcessEvent] = {}
 
     # --- what the stream tells us
 
@@ -62,6 +69,7 @@ class ProcessResident:
             seq = Seq(receipt.first_seq + index)
             self._own.add(seq)
             self.record = advance(self.record, record, seq=seq, at=plan.entries[index].at)
+        self._tell_discards(plan, receipt)
         if records and self.on_record is not None:
             self.on_record()
             self.on_record = None
@@ -85,10 +93,15 @@ class ProcessResident:
         fact = row.record
         if row.seq in self._own or fact in self._owned.undurable():
             return
-        self._facts.append(fact)
+        self._note(fact)
         self.record = advance(self.record, fact, seq=max(self.record.seq, row.seq), at=row.at)
         if self.driver:
             self.driver.learn(fact, self.record)
+
+    def _note(self, fact: Record) -> None:
+        self._facts.append(fact)
+        if isinstance(fact, ProcessEvent):
+            self._came[event_key(fact.event, fact.replay)] = fact
 
     def refused(self, error: Error) -> None:
         """The store refused an append."""
@@ -104,7 +117,7 @@ class ProcessResident:
         loaded = await self._shared.store.load(self.stream, code=CODE)
         for row in loaded.rows:
             self.record = fold(self.record, row)
-            self._facts.append(row.record)
+            self._note(row.record)
         self._learned = self._owned.known_seq = self.record.seq
         self._owned.active = self._is_active
         if self._claim.parked:
@@ -149,16 +162,44 @@ class ProcessResident:
         self._use_up(waiting)
 
     def _use_up(self, waiting: Iterable[InboxRow]) -> None:
-        new = tuple(row.id for row in waiting if row.id not in self._taken)
-        self._taken.update(new)
+        """Whoever is to be told of what came is told in the append that uses it up."""
+        new = [row for row in waiting if row.id not in self._taken]
+        self._taken.update(row.id for row in new)
+        came = [self._came.pop(row.item.reason, None) for row in new if isinstance(row.item, Wake)]
+        wakes = (self._wake(event) for event in came if event is not None)
         if new:
-            self._owned.submit(consume=new)
+            sends = tuple(wake for wake in wakes if wake is not None)
+            self._owned.submit(consume=tuple(row.id for row in new), sends=sends)
+
+    def _wake(self, event: ProcessEvent) -> Delivery | None:
+        return wake_for(self._shared, self._tenant, self.record.known, event)
+
+    def _tell_discards(self, plan: Plan, receipt: Receipt) -> None:
+        """A session that is not there any more cannot be told: say so, where that can still be said."""
+        for new, sent in zip(plan.sends, receipt.sent, strict=True):
+            if sent.verdict in ("discarded", "conflict") and plan.lease == "keep":
+                payload: Json = {"wake": new.source_key, "because": sent.because or sent.verdict}
+                self._owned.submit(ProcessEvent(event=WAKE_DISCARDED, payload=payload, replay=new.source_key))
 
     async def _rest(self, *, ended: bool) -> None:
         """Nothing is owed: give it up, as something that waits or that is over."""
+        await self._owned.durable()  # what was sent has its verdict, and that is recorded too
+        if ended:
+            await self._tell_end()
         self._owned.active = False
         self._owned.flush(lease="release", parked=not ended)
         await self._owned.durable()
+
+    async def _tell_end(self) -> None:
+        """Whoever waits for its end is told. Until then somebody must go on with it, so that nobody waits in vain."""
+        store, scope = self._shared.store, ProcessScope(self._tenant, self.record.known.process_id)
+        promise = unsigned_key(scope.id, ProcessTerminal(process_id=scope.process)).key_id
+        if await store.peek(promise) is None:
+            return  # whoever comes now looks at the log first
+        end = end_told(await store.find(self.stream, PROCESS_END))
+        if end is not None:
+            await store.resolve(promise, end, now=self._shared.clock.wall_ms())
+            self._shared.host.news()
 
     async def _end(self, event: ProcessEvent) -> None:
         """It ends without being entered: what was under way in it is in doubt."""
@@ -166,7 +207,8 @@ class ProcessResident:
         for fact in self._facts:
             journal.fold(fact)
         JournaledController(journal, self._owned).doubt_unsettled_steps(InDoubt(reason="worker_lost"))
-        self._owned.submit(event)
+        wake = self._wake(event)
+        self._owned.submit(event, sends=() if wake is None else (wake,))
         await self._rest(ended=True)
 
     async def _run(self, *, first: bool) -> None:
@@ -178,8 +220,10 @@ class ProcessResident:
                 await self._owned.durable()
         self._owned.active = True
         self.driver = ProcessDriver(self.record, self._facts, self._tenant, self._owned, self._shared)
-        await self.driver.run()
+        ended = await self.driver.run()
         self.driver = None
+        if ended:
+            await self._rest(ended=True)
 
     # --- in the hands of a worker
 

@@ -587,6 +587,12 @@ class Runtime:
         if self.worker:
             self.worker.stir(streams)
 
+    def news(self) -> None:
+        """Something has happened that anybody here may wait for: look at once."""
+        self.hub.stir()
+        if self.worker:
+            self.worker.changed()
+
     async def tell(self, stream: StreamId) -> None:
         """Something was written into a stream: its turn and its observers should look."""
         self.hub.stir(stream)

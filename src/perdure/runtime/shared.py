@@ -205,6 +205,10 @@ class Host(Protocol):
         """The schedules of its sessions, for tools."""
         ...
 
+    def news(self) -> None:
+        """Something has happened that anybody here may wait for."""
+        ...
+
     def stir(self, streams: Collection[StreamId]) -> None:
         """Something was put into the inboxes of these streams: whoever drives or watches them here looks at once."""
         ...

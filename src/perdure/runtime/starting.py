@@ -10,11 +10,13 @@ from perdure.ids import Seq, check_id
 from perdure.inbox.admit import Admitted, Conflict, Delivery
 from perdure.processes.registration import check_process_id, conflict, environment, starting
 from perdure.runtime.clock import short_id
+from perdure.runtime.process_events import check_schemas
 from perdure.runtime.process_function import ANY_SIGNAL, ENGINE, ProcessFunction, input_of
 from perdure.runtime.process_handle import ProcessHandle
 from perdure.runtime.work import check_queue
 from perdure.store.protocol import Claim
 from perdure.vocab.blobs import Blob
+from perdure.vocab.processes import SessionScope
 from perdure.vocab.registrations import Provenance, Registration
 
 if TYPE_CHECKING:
@@ -39,7 +41,7 @@ async def start(
     return await register(rt, asked, env=env, queue=queue)
 
 
-def python_process(
+def python_process(  # noqa: PLR0913 - what is started, and on whose behalf
     rt: Runtime,
     process: ProcessFunction | str,
     args: tuple[object, ...],
@@ -48,6 +50,7 @@ def python_process(
     id: str,
     label: str = "",
     provenance: Provenance = _NOWHERE,
+    wake_target: SessionScope | None = None,
 ) -> tuple[Registration, Blob]:
     """The registration of a process of a function, and its captured environment.
 
@@ -68,6 +71,7 @@ def python_process(
         env=env,
         event_types=(*events, ANY_SIGNAL),
         provenance=provenance,
+        wake_target=wake_target,
         label=check_text(label, where="the label"),
     )
     return asked, blob
@@ -106,6 +110,7 @@ async def register(
     Raises:
         Error: `process_conflict`; whatever `check_registration` refuses.
     """
+    check_schemas(asked.event_types)
     place = None if queue is None else check_queue(queue)
     new = starting(rt.tenant, asked, at=rt.clock.wall_ms(), env=env, queue=place)
     handle = ProcessHandle(rt, asked.process_id)

@@ -12,14 +12,25 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from perdure.clock import Clock
-from perdure.codec import Json
+from perdure.codec import Json, decode, encode
 from perdure.effects.promises import scope_of
 from perdure.errors import Code, Error
 from perdure.ids import EffectId, PromiseId
 from perdure.processes.record import Signals
 from perdure.store.protocol import AlreadyResolved, Store
 from perdure.tools.body import Parked
-from perdure.vocab.promises import AwaitEventKey, Cancelled, Ok, ProcessSignal, PromiseState, Resolution, TimedOut
+from perdure.vocab.promises import (
+    AwaitEventKey,
+    Cancelled,
+    Err,
+    Ok,
+    ProcessSignal,
+    ProcessTerminal,
+    PromiseState,
+    Resolution,
+    TimedOut,
+)
+from perdure.vocab.records import PROCESS_END, ProcessEvent, Row
 
 
 @dataclass(eq=False, slots=True)
@@ -67,6 +78,7 @@ class Waits:
         self._clock = clock
         self._changed = changed
         self._open: dict[Wait, None] = {}  # in the order of coming
+        self._watched: set[PromiseId] = set()
         self._looking: Counter[EffectId] = Counter()
         self._touched: dict[EffectId, float] = {}
 
@@ -123,8 +135,8 @@ class Waits:
         last moment.
         """
         ending = TimedOut() if silence is None else Ok(value=silence)
-        if _is_signal(key):
-            return ending
+        if isinstance(key.wait, ProcessSignal | ProcessTerminal):
+            return ending  # that somebody gave up waiting changes nothing about what will come
         return await resolve(self._store, key, ending, now=self._clock.wall_ms())
 
     async def withdraw(self, key: AwaitEventKey, *, telling: bool = True) -> Resolution:
@@ -159,8 +171,23 @@ class Waits:
     async def _known(self, key: AwaitEventKey) -> Resolution | None:
         if _is_signal(key):
             return self._signals.give(key)
+        if isinstance(key.wait, ProcessTerminal):
+            return await self._end_of(key)
         state = await self._store.peek(key.key_id)
         return state.resolution if state else None
+
+    async def _end_of(self, key: AwaitEventKey) -> Resolution | None:
+        """How a process ended. It tells its end to a promise only if there is one, so that comes first."""
+        stream = scope_of(key.scope).stream
+        if key.key_id not in self._watched:
+            try:
+                await self._store.promise(PromiseState(id=key.key_id, stream=stream))
+            except Error as problem:
+                if problem.code is not Code.SESSION_UNKNOWN:
+                    raise
+                return Err(code=Code.PROCESS_UNKNOWN.value, message="there is no such process")
+            self._watched.add(key.key_id)
+        return end_told(await self._store.find(stream, PROCESS_END))
 
     async def look(self) -> None:
         """Somebody may have answered in another process."""
@@ -202,6 +229,13 @@ class OwnersWaits:
 
 def _is_signal(key: AwaitEventKey) -> bool:
     return isinstance(key.wait, ProcessSignal)
+
+
+def end_told(row: Row | None) -> Ok | None:
+    """What whoever waits for a process is told of its end."""
+    if row is None or not isinstance(row.record, ProcessEvent):
+        return None
+    return Ok(value=decode(encode(row.record.output)))
 
 
 async def resolve(store: Store, key: AwaitEventKey, resolution: Resolution, *, now: int) -> Resolution:

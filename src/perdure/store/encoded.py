@@ -362,6 +362,10 @@ class EncodedStore:
         found = await self._store.find(stream, key)
         return self._row(found) if found is not None else None
 
+    async def count(self, stream: StreamId, begins: str, *, until: Seq) -> int:
+        """How many rows up to `until` have a log key that begins like this: keys are not encoded."""
+        return await self._store.count(stream, begins, until=until)
+
     async def stream(self, stream: StreamId) -> StreamInfo | None:
         """One stream's row, its title decoded."""
         found = await self._store.stream(stream)

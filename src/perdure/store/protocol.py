@@ -416,6 +416,10 @@ class Store(Protocol):
         """The row with this log key."""
         ...
 
+    async def count(self, stream: StreamId, begins: str, *, until: Seq) -> int:
+        """How many rows up to `until` have a log key that begins like this."""
+        ...
+
     async def stream(self, stream: StreamId) -> StreamInfo | None:
         """One stream's row."""
         ...

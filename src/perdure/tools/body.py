@@ -40,6 +40,7 @@ from perdure.vocab.effects import (
     Envelope,
     Invocation,
     LlmRequestSpec,
+    Process,
     Sleep,
 )
 from perdure.vocab.outcomes import (
@@ -48,14 +49,27 @@ from perdure.vocab.outcomes import (
     DurableStepOutcome,
     InDoubt,
     Outcome,
+    ProcessEffectOutcome,
     SleepOutcome,
     StepFailure,
     into_await_event,
     into_direct,
     into_durable_step,
+    into_process,
     into_sleep,
 )
-from perdure.vocab.promises import AwaitEventKey, Cancelled, Custom, Err, Ok, ProcessSignal, Resolution, TimedOut
+from perdure.vocab.processes import ProcessStarted
+from perdure.vocab.promises import (
+    AwaitEventKey,
+    Cancelled,
+    Custom,
+    Err,
+    Ok,
+    ProcessSignal,
+    ProcessTerminal,
+    Resolution,
+    TimedOut,
+)
 from perdure.vocab.refs import PartKind
 
 logger = logging.getLogger("perdure.tools")
@@ -336,6 +350,25 @@ class Body:
         self.controller.settle(begun, DurableStepOutcome(value=made))
         return made
 
+    def count(self, what: str) -> int:
+        """How often this entry has come here, this time included: unnamed things are told apart by it."""
+        self._check_open()
+        self._counted[what] += 1
+        return self._counted[what]
+
+    def recorded(self, kind: PartKind, name: str) -> Json:
+        """What was recorded under this name; None if nothing was."""
+        outcome = self.controller.journal.outcome(self.place.part(kind, name))
+        return None if outcome is None else into_durable_step(outcome).value
+
+    def record(self, kind: PartKind, name: str, value: Json) -> None:
+        """Keep a value under a name, if none is kept."""
+        self._reserve(kind, name)
+        described = self._envelope(self.place.part(kind, name), DurableStep(step_id=name), self.place.key(kind, name))
+        begun = self._begin(described, Care(effect="pure"))
+        if isinstance(begun, Begun):
+            self.controller.settle(begun, DurableStepOutcome(value=value))
+
     # --- asking a model
 
     async def direct(
@@ -399,6 +432,31 @@ class Body:
             case Cancelled() | Err():
                 code = Code.PROCESS_SIGNAL_WAIT_CANCELLED.value
                 raise EventFailed(f"the wait for the signal {name} was cancelled", code=code)
+
+    async def ended(self, scope_id: str, process: str, timeout_ms: int | None) -> Resolution:
+        """How another process ended, or that it did not in time."""
+        self._check_open()
+        wait = unsigned_key(scope_id, ProcessTerminal(process_id=process))
+        replay = self.place.key("process", "await", process)
+        described = self._envelope(self.place.part("wait", process), AwaitEvent(key=wait), replay)
+        due_at = None if timeout_ms is None else self._clock.wall_ms() + timeout_ms
+        return into_await_event(await self._await(described, wait, due_at))
+
+    async def command(
+        self, kind: PartKind, name: str, command: Process, perform: Callable[[], Awaitable[Json]]
+    ) -> Json:
+        """Do something with the process table, or answer it from the log; again, it must be the same thing."""
+        self._reserve(kind, name)
+        key = self.place.key(command.command.effect_id)
+
+        async def run(_: Envelope) -> Outcome:
+            return ProcessEffectOutcome(result=ProcessStarted(record=await perform()))
+
+        described = self._envelope(self.place.part(kind, name), command, key)
+        outcome = await self._execute(described, Local(EffectKind.PROCESS, run), Care(effect="idempotent"))
+        answered = into_process(outcome)
+        assert isinstance(answered, ProcessStarted)
+        return answered.record
 
     async def _await(self, described: Envelope, promise: AwaitEventKey | None, due_at: int | None) -> Outcome:
         self._check_wanted(described)

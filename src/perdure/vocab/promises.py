@@ -105,6 +105,15 @@ class TurnTerminal(Value, frozen=True, tag="turn_terminal"):
         _named(self.turn_id)
 
 
+class ProcessTerminal(Value, frozen=True, tag="process_terminal"):
+    """The end of a process. The process alone answers it."""
+
+    process_id: str
+
+    def __post_init__(self) -> None:
+        _named(self.process_id)
+
+
 WaitIdentity: TypeAlias = (
     ToolCompletion
     | ProcessSignal
@@ -115,8 +124,9 @@ WaitIdentity: TypeAlias = (
     | UserAnswer
     | TurnCancelGate
     | TurnTerminal
+    | ProcessTerminal
 )
-"""What can be waited for. The last two are turn control: whoever gives up waiting for them changes nothing."""
+"""What can be waited for. The last three are control: whoever gives up waiting for them changes nothing."""
 
 
 def _named(value: str) -> None:

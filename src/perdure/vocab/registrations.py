@@ -124,7 +124,7 @@ class Registration(Value, frozen=True):
     """A process as it was asked for. What makes two of them the same is all of this.
 
     `definition` names the code that runs it, as workers say which they know. `env` refers to the captured execution
-    environment. Events with wake semantics go to `wake_target`.
+    environment. Events with wake semantics go to `wake_target`, and with `wake_on_end` its end does too.
     """
 
     process_id: str
@@ -135,6 +135,7 @@ class Registration(Value, frozen=True):
     event_types: tuple[EventType, ...] = ()
     provenance: Provenance = Provenance()
     wake_target: SessionScope | None = None
+    wake_on_end: bool = False
     kind: str = ""
     label: str = ""
 

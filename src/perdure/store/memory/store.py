@@ -652,6 +652,11 @@ class MemoryStore:
         found = self._streams.get(stream)
         return found.keys.get(key) if found else None
 
+    async def count(self, stream: StreamId, begins: str, *, until: Seq) -> int:
+        """How many rows up to `until` have a log key that begins like this."""
+        found = self._streams.get(stream)
+        return sum(key.startswith(begins) and row.seq <= until for key, row in found.keys.items()) if found else 0
+
     async def stream(self, stream: StreamId) -> StreamInfo | None:
         """One stream's row."""
         found = self._streams.get(stream)

@@ -186,6 +186,10 @@ SELECT key, kind FROM perdure.log WHERE stream = $1 AND key = ANY ($2::text[])
 SELECT l.seq, l.at, l.kind, l.data, l.key, l.version
 FROM perdure.streams AS s JOIN perdure.log AS l ON l.stream = s.id AND l.key = $2 WHERE s.stream = $1
 
+-- name: log_count
+SELECT count(*) FROM perdure.streams AS s JOIN perdure.log AS l ON l.stream = s.id AND starts_with(l.key, $2) AND l.seq <= $3
+WHERE s.stream = $1
+
 -- name: log_rewrite
 UPDATE perdure.log SET data = $3 WHERE stream = $1 AND seq = $2 RETURNING seq
 

@@ -61,6 +61,11 @@ async def inbox(on: Session, stream: StreamId) -> tuple[InboxRow, ...]:
     return tuple(InboxRow(id, stream, source_key, data, at) for id, source_key, data, at in found)
 
 
+async def count(on: Session, stream: StreamId, begins: str, until: Seq) -> int:
+    """How many rows have a log key that begins like this."""
+    return (await on.one("log_count", stream, begins, until))[0]
+
+
 async def stream(on: Session, leases: Leases, name: StreamId) -> StreamInfo | None:
     """One stream's row."""
     found = await on.one("stream_read", name)

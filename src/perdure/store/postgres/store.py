@@ -475,6 +475,10 @@ class PostgresStore:
         """The row with this log key."""
         return await self._read(lambda on: find_row(on, stream, key))
 
+    async def count(self, stream: StreamId, begins: str, *, until: Seq) -> int:
+        """How many rows up to `until` have a log key that begins like this."""
+        return await self._read(lambda on: reads.count(on, stream, begins, until))
+
     async def stream(self, stream: StreamId) -> StreamInfo | None:
         """One stream's row."""
         return await self._read(lambda on: reads.stream(on, self._leases, stream))

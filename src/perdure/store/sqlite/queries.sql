@@ -28,6 +28,10 @@ SELECT coalesce(max(seq), 0) FROM log WHERE stream = ? AND fence = ? AND n < ?
 SELECT l.seq, l.at, l.kind, l.data, l.key, l.version
 FROM streams AS s JOIN log AS l ON l.stream = s.id AND l.key = ? WHERE s.stream = ?
 
+-- name: log_count
+SELECT count(*) FROM streams AS s JOIN log AS l ON l.stream = s.id AND l.key >= ? AND l.key < ? AND l.seq <= ?
+WHERE s.stream = ?
+
 -- name: log_rewrite
 UPDATE log SET data = ? WHERE stream = ? AND seq = ?
 

@@ -49,6 +49,11 @@ def find(on: Statements, stream: StreamId, key: str) -> Row | None:
     return find_row(on, stream, key)
 
 
+def count(on: Statements, stream: StreamId, begins: str, until: Seq) -> int:
+    """How many rows have a log key that begins like this."""
+    return on.one("log_count", (begins, f"{begins}\U0010ffff", until, stream))[0]
+
+
 def inbox(on: Statements, stream: StreamId) -> tuple[InboxRow, ...]:
     """What waits for a stream."""
     return tuple(

@@ -348,6 +348,10 @@ class SqliteStore:
         """The row with this log key."""
         return self._reading().point(lambda on: reads.find(on, stream, key))
 
+    async def count(self, stream: StreamId, begins: str, *, until: Seq) -> int:
+        """How many rows up to `until` have a log key that begins like this."""
+        return await self._reading().bulk(lambda on: reads.count(on, stream, begins, until))
+
     async def stream(self, stream: StreamId) -> StreamInfo | None:
         """One stream's row."""
         return self._reading().point(lambda on: reads.stream(on, self._leases, stream))

@@ -51,6 +51,14 @@ class StreamLaws:
         assert await bench.store.find(hold.stream, "other") is None
         assert await bench.store.find(stream_of("nowhere"), "k") is None
 
+    async def test_rows_are_counted_by_how_their_keys_begin(self, bench: Bench) -> None:
+        hold = await held(bench)
+        keys = ["e:a:1", "e:ab:1", "e:a:2", None, "e:a:%", "e:a_:1", "E:a:3"]
+        await bench.store.append(hold.plan(*(note(f"{key}", key=key) for key in keys)))
+        for begins, until, many in [("e:a:", 99, 3), ("e:a:", 4, 2), ("e:a:", 2, 1), ("e:", 99, 5), ("x", 99, 0)]:
+            assert await bench.store.count(hold.stream, begins, until=Seq(until)) == many
+        assert await bench.store.count(stream_of("nowhere"), "e:", until=Seq(99)) == 0
+
     async def test_a_stream_tells_about_itself(self, bench: Bench) -> None:
         tenant = Tenant("acme: 50%")
         stream = session_stream(tenant, SessionId("a/b:c"))
