@@ -200,14 +200,14 @@ async def test_the_due_moment_of_a_question_is_the_one_it_was_asked_with(tmp_pat
     asked = next(b for b in writes if b.side == "after" and "effect_started c2.0.1.completion" in b.what)
     other = tmp_path / "again"
     other.mkdir()
-    assert child(other, {ANSWER: "1", KILL_AT: str(asked)}, due="1500ms") == -9
+    assert child(other, {ANSWER: "1", KILL_AT: str(asked)}, due="5s") == -9
     async with Runtime(store_url(other), worker=False) as rt:
         session = rt.existing("s")
         [item] = await session.pending()
         assert item.until is not None
         due = item.until
         await asyncio.sleep(max(0, due - rt.clock.wall_ms()) / 1000)
-    process = processes.Process(target=_child, args=(str(other), {}, "1500ms"))
+    process = processes.Process(target=_child, args=(str(other), {}, "5s"))
     process.start()
     async with Runtime(store_url(other), worker=False) as rt:
         session = rt.existing("s")
