@@ -544,13 +544,13 @@ MUTANTS = [
     Mutant(
         "a live worker's stream is taken on a database server",
         "store/postgres/claims.py",
-        "other if other and not leases.is_gone(await find_worker(on, other)) else None",
+        "other if other and not leases.is_gone(await find_worker(on, other), worker) else None",
         "None",
         f"{STORES}::TestPostgres::test_a_stream_that_a_live_worker_holds_is_held",
         also=Mutant(
             "",
             "store/postgres/claims.py",
-            "if row[0] != worker and not waiting and not leases.is_gone(WorkerRow(*row)):",
+            "if row[0] != worker and not waiting and not leases.is_gone(WorkerRow(*row), worker):",
             "if False:",
             "",
         ),
