@@ -19,7 +19,7 @@ from perdure.models.scripted import ScriptedModel, call, calls, say
 from perdure.runtime.clock import SystemClock
 from perdure.runtime.stores import store_for
 from perdure.store.protocol import Accepted, AlreadyResolved
-from perdure.testing.crash import KILL_AT, TRACE, Boundary, tripwire_from_environment
+from perdure.testing.crash import KILL_AT, TRACE, tripwire_from_environment
 from perdure.tools.client_side import asking, client_tool
 from perdure.tools.toolbox import ToolSource
 from perdure.vocab.effects import AwaitEvent
@@ -33,6 +33,7 @@ from tests.crash.scenarios import Ledger, store_url
 pytestmark = [pytest.mark.crash, pytest.mark.timeout(300)]
 
 ANSWER = "PERDURE_TEST_ANSWER"
+CLIENT_ALONE = "the client alone"
 """Set: the process that runs the turn answers as well, as soon as it sees what is asked."""
 
 QUESTION: dict[str, Json] = {
@@ -72,7 +73,7 @@ async def answer_what_is_asked(session: Session) -> None:
                 call_id = about.call_id if about else ""
                 if isinstance(key.wait, ClientResult):
                     await session.post_result(call_id, "a button")
-                elif isinstance(key.wait, UserAnswer):
+                elif isinstance(key.wait, UserAnswer) and os.environ[ANSWER] != CLIENT_ALONE:
                     await session.answer(call_id, {"size": "M"}, by="ann")
             case _:
                 pass
@@ -191,25 +192,31 @@ async def test_answered_while_nobody_is_at_work(n: int, tmp_path: Path) -> None:
     await check(tmp_path)
 
 
+async def _questions(session: Session) -> list[PendingItem]:
+    if await session.runtime.store.stream(session.stream) is None:
+        return []
+    return [item for item in await session.pending() if item.kind == "question"]
+
+
 async def test_the_due_moment_of_a_question_is_the_one_it_was_asked_with(tmp_path: Path) -> None:
     """Killed while it waits; the next worker comes when the time is over, and asks for no more of it."""
     ledger = Ledger(tmp_path / "ledger")
-    trace = tmp_path / "trace"
-    assert child(tmp_path, {ANSWER: "1", TRACE: str(trace)}) == 0
-    writes = [Boundary.parse(line) for line in trace.read_text().splitlines()]
-    asked = next(b for b in writes if b.side == "after" and "effect_started c2.0.1.completion" in b.what)
-    other = tmp_path / "again"
-    other.mkdir()
-    assert child(other, {ANSWER: "1", KILL_AT: str(asked)}, due="5s") == -9
-    async with Runtime(store_url(other), worker=False) as rt:
+    first = processes.Process(target=_child, args=(str(tmp_path), {ANSWER: CLIENT_ALONE}, "5s"))
+    first.start()
+    async with Runtime(store_url(tmp_path), worker=False) as rt:
         session = rt.existing("s")
-        [item] = await session.pending()
+        async with asyncio.timeout(60):
+            while not (asked := await _questions(session)):  # noqa: ASYNC110 - another process asks
+                await asyncio.sleep(0.05)
+        first.kill()
+        first.join()
+        [item] = asked
         assert item.until is not None
         due = item.until
         await asyncio.sleep(max(0, due - rt.clock.wall_ms()) / 1000)
-    process = processes.Process(target=_child, args=(str(other), {}, "5s"))
+    process = processes.Process(target=_child, args=(str(tmp_path), {}, "5s"))
     process.start()
-    async with Runtime(store_url(other), worker=False) as rt:
+    async with Runtime(store_url(tmp_path), worker=False) as rt:
         session = rt.existing("s")
         async for event in session.events():
             if isinstance(event, Fact) and "c2.0.1.completion" in getattr(event.record, "id", ""):
@@ -222,6 +229,6 @@ async def test_the_due_moment_of_a_question_is_the_one_it_was_asked_with(tmp_pat
         assert caught.value.code is Code.TOOL_CALL_ANSWERED
     process.join(60)
     assert process.exitcode == 0
-    silent = outputs(await final_history(other))[2]
+    silent = outputs(await final_history(tmp_path))[2]
     assert silent == {"answers": {"size": {"value": "S", "answered_by": "default"}}}
     assert ledger.count("charge") == 1
