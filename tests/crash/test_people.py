@@ -16,6 +16,7 @@ from perdure import Agent, Error, Fact, Runtime, Session, ToolContext, Tuning, t
 from perdure.codec import Json
 from perdure.errors import Code
 from perdure.models.scripted import ScriptedModel, call, calls, say
+from perdure.observe.pending import PendingItem
 from perdure.runtime.clock import SystemClock
 from perdure.runtime.stores import store_for
 from perdure.store.protocol import Accepted, AlreadyResolved
