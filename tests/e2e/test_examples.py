@@ -60,6 +60,11 @@ PROMISED = {
         "3  paused: ()",
         "4  1 run, ended: cancelled",
     ),
+    "12_process.py": (
+        "1  perdure has 7 letters, says ann",
+        "2  perdure has 7 letters, says ann",
+        "report-1/count:1",
+    ),
 }
 
 

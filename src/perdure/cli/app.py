@@ -15,6 +15,7 @@ from perdure.cli.commands import (
     demo,
     doctor,
     journal,
+    processes,
     resolve,
     run,
     schedules,
@@ -55,6 +56,8 @@ app.command()(run.run)
 app.command()(worker.worker)
 app.add_typer(sessions.app, name="sessions")
 app.add_typer(approvals.app, name="approvals")
+app.command()(processes.ps)
+app.add_typer(processes.app, name="processes")
 app.add_typer(schedules.app, name="schedules")
 app.add_typer(workers.app, name="workers")
 app.add_typer(journal.app, name="journal")

@@ -27,6 +27,7 @@ from perdure.runtime.editing import checked_tag
 from perdure.runtime.files import Files, FilesGiven
 from perdure.runtime.lounge import Lounge
 from perdure.runtime.permits import Permits
+from perdure.runtime.process_admin import Processes
 from perdure.runtime.process_function import ProcessCode, ProcessFunction, by_definition
 from perdure.runtime.process_handle import ProcessHandle
 from perdure.runtime.schedules import ScheduleHandle, Schedules, StoredSchedules, ms_of
@@ -131,6 +132,7 @@ class Runtime:
         self.revealed: dict[StreamId, tuple[str, ...]] = {}
         self.approvals = Approvals(self)
         self.schedules = Schedules(self)
+        self.processes = Processes(self)
         self.worker_id = WorkerId(short_id("w", self.clock.wall_ms()))
         self.worker: Worker | None = None
         self.work = worker if isinstance(worker, Work) else Work()

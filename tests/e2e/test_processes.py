@@ -1,0 +1,51 @@
+"""`perdure ps` and `perdure processes`, as a user types them."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from perdure import ProcessContext, Runtime, Tuning, process
+from tests.e2e.command import perdure
+
+
+@process
+async def waits(ctx: ProcessContext) -> str:
+    await ctx.step("begin", lambda: None)
+    return str(await ctx.signal("go"))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A store with a process that waits, and nobody who works on it."""
+
+    async def start() -> None:
+        async with Runtime(f"sqlite:///{tmp_path / 's.db'}", processes=[waits], tuning=Tuning(patience_s=0.0)) as rt:
+            handle = await rt.start(waits, id="w 1")
+            while not (await handle.record()).waiting:  # noqa: ASYNC110 - it is another task that gets there
+                await asyncio.sleep(0.01)
+
+    asyncio.run(start())
+    return tmp_path
+
+
+def test_a_process_is_listed_shown_followed_and_spoken_to(folder: Path) -> None:
+    db = ("--db", "s.db")
+    listed = perdure("ps", *db, cwd=folder)
+    assert listed.code == 0, listed.err
+    assert "w 1" in listed.out
+    assert "signal:go:1" in listed.out
+    [shown] = perdure("processes", "show", "w 1", *db, "--json", cwd=folder).objects
+    assert (shown["status"], shown["definition"], shown["output"]) == ("waiting", "python:waits", None)
+    assert perdure("processes", "signal", "w 1", "go", '{"n": 1}', "--key", "k", *db, cwd=folder).code == 0
+    assert perdure("processes", "signal", "w 1", "go", '{"n": 2}', "--key", "k", *db, cwd=folder).code != 0
+    assert perdure("processes", "signal", "w 1", "go", "{", *db, cwd=folder).code != 0
+    assert perdure("processes", "cancel", "w 1", "--reason", "enough", *db, cwd=folder).code == 0
+    logged = perdure("processes", "logs", "w 1", *db, cwd=folder)
+    assert logged.code == 0, logged.err
+    for word in ("registered", "first started", "begin", "signal.go", "process.cancel_requested"):
+        assert word in logged.out
+    assert perdure("processes", "list", "--all", "-q", *db, cwd=folder).out == "w 1\n"
+    assert perdure("processes", "show", "nobody", *db, cwd=folder).code != 0
