@@ -364,9 +364,18 @@ async def test_recorded_values_and_maps_are_the_same_on_every_entry(plant: Plant
 
 @pytest.mark.timeout(180)
 async def test_signals_are_kept_received_once_and_in_order_while_the_waiter_is_entered_again(plant: Plant) -> None:
+    entries = 0
+
     @process
     async def collect(ctx: ProcessContext, n: int) -> Json:
-        return [await ctx.signal("item", timeout="1h") for _ in range(n)]
+        nonlocal entries
+        entries += 1
+        got: list[Json] = []
+        for i in range(n):
+            if i % 10 == 5:
+                await ctx.sleep(f"pause {i}", "5ms")  # parks it, so that it is entered again in the middle of the burst
+            got.append(await ctx.signal("item", timeout="1h"))
+        return got
 
     rt = await plant.open(collect, tuning=HURRIED)
     sender = await plant.open(worker=False)
@@ -386,6 +395,7 @@ async def test_signals_are_kept_received_once_and_in_order_while_the_waiter_is_e
     ]
     assert got == came
     assert sorted(got) == [[who, i] for who in range(10) for i in range(10)]
+    assert entries > 5
 
 
 async def test_a_signal_before_its_wait_is_kept_and_the_same_one_twice_is_one(plant: Plant) -> None:
