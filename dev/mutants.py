@@ -58,6 +58,7 @@ PAUSE = "tests/scenarios/test_pausing.py"
 QUEUE = "tests/scenarios/test_queueing.py"
 SECRETS = "tests/scenarios/test_secrets.py"
 FILES = "tests/scenarios/test_files.py"
+BACKGROUND = "tests/scenarios/test_background.py"
 FILE_LAWS = "tests/conformance/test_files.py"
 PROCESSES = "tests/scenarios/test_processes.py"
 
@@ -1253,6 +1254,55 @@ MUTANTS = [
         "if await self.store.stream(stream) is None and (seeds := await self.seeds(session_id)):",
         "if seeds := await self.seeds(session_id):",
         f"{FILES} -k 'seeded_once and memory'",
+    ),
+    Mutant(
+        "background: what may run once is begun again",
+        "runtime/background.py",
+        "if again and not reattachable:",
+        "if False:",
+        "tests/crash/test_background.py -k 'begun_once'",
+        also=Mutant(
+            "",
+            "runtime/tasks.py",
+            'recovery="rerunnable" if reattachable else "owner_bound",',
+            'recovery="rerunnable",',
+            "",
+        ),
+    ),
+    Mutant(
+        "background: an orphan is never told of",
+        "runtime/process_resident.py",
+        "if await self._is_orphan():",
+        "if False:",
+        "tests/crash/test_background.py -k 'first_second and sqlite'",
+    ),
+    Mutant(
+        "background: the message of the end is forgotten",
+        "runtime/process_driver.py",
+        "self._owned.submit(*self._unused(ended), end, sends=sends)",
+        "self._owned.submit(*self._unused(ended), end)",
+        f"{BACKGROUND} -k 'executes_and_signals and memory'",
+    ),
+    Mutant(
+        "background: whoever is quick gets past the limit of a session",
+        "runtime/tasks.py",
+        "if len(open_runs) - len(over) >= MAX_ACTIVE_PER_SESSION:",
+        "if False:",
+        f"{BACKGROUND} -k 'limit_reached and memory'",
+    ),
+    Mutant(
+        "background: a task that has ended ends otherwise",
+        "services/tasks.py",
+        "if task.is_over and update.state not in (None, task.state):",
+        "if False:",
+        "tests/unit/services/test_tasks.py -k 'stays_as_it_ended'",
+    ),
+    Mutant(
+        "background: another session's task is shown",
+        "runtime/tasks.py",
+        "if task is None or task.session_id != session_id:",
+        "if task is None:",
+        f"{BACKGROUND} -k 'another_session and memory'",
     ),
 ]
 

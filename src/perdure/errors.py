@@ -73,6 +73,10 @@ class Code(StrEnum):
     FILE_SEED_UNSUPPORTED = "file_seed_unsupported"
     FILES_DISABLED = "files_disabled"
 
+    # tasks of a session
+    TASK_UNKNOWN = "task_unknown"
+    TASK_LIMIT_EXCEEDED = "task_limit_exceeded"
+
     # the runtime
     RUNTIME_CLOSED = "runtime_closed"
     RUNTIME_FORKED = "runtime_forked"
@@ -216,6 +220,8 @@ TRAITS: Mapping[Code, Trait] = {
     Code.FILE_LIMIT_EXCEEDED: Trait(413),
     Code.FILE_SEED_UNSUPPORTED: Trait(501),
     Code.FILES_DISABLED: _MISSING,
+    Code.TASK_UNKNOWN: _MISSING,
+    Code.TASK_LIMIT_EXCEEDED: Trait(409, "later"),
     Code.RUNTIME_CLOSED: _AWAY,
     Code.RUNTIME_FORKED: _BROKEN,
     Code.LEASE_LOST: Trait(409, "later"),

@@ -91,6 +91,11 @@ def schedule_stream(tenant: Tenant, schedule: str) -> StreamId:
     return StreamId(join(tenant, "schedule", schedule))
 
 
+def tasks_stream(tenant: Tenant, session: SessionId) -> StreamId:
+    """The stream that lists a session's tasks."""
+    return StreamId(join(tenant, "tasks", session))
+
+
 def stream_names(stream: StreamId) -> tuple[Tenant, str, str]:
     """Tenant, kind and name of a stream: the inverse of the builders above."""
     tenant, kind, name = split(stream)

@@ -57,6 +57,8 @@ CODES = [
     "file_limit_exceeded",
     "file_seed_unsupported",
     "files_disabled",
+    "task_unknown",
+    "task_limit_exceeded",
     "runtime_closed",
     "runtime_forked",
     "lease_lost",

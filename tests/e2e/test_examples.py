@@ -65,6 +65,7 @@ PROMISED = {
         "2  perdure has 7 letters, says ann",
         "report-1/count:1",
     ),
+    "13_background.py": ("1  It runs.", "2  indexed 12 books", "3  Background run completed."),
 }
 
 

@@ -29,7 +29,7 @@ from perdure.runtime.owned import OwnedStream
 from perdure.runtime.patience import Patience
 from perdure.runtime.process_context import ProcessContext
 from perdure.runtime.process_events import checked_event
-from perdure.runtime.process_function import ProcessCode
+from perdure.runtime.process_function import ProcessCode, SaysFarewell
 from perdure.runtime.shared import Shared
 from perdure.runtime.waits import Waits
 from perdure.services.secrets import Veil
@@ -295,8 +295,8 @@ class ProcessDriver:
 
     async def _end(self, ended: Ended) -> None:
         end = self._ending(ended)
-        wake = wake_for(self._shared, self._scope.tenant, self._registration, end)
-        self._owned.submit(*self._unused(ended), end, sends=() if wake is None else (wake,))
+        sends = farewell(self._shared, self._scope.tenant, self.record, end)
+        self._owned.submit(*self._unused(ended), end, sends=sends)
         await self._owned.durable()
 
     def _unused(self, ended: Ended) -> tuple[ProcessEvent, ...]:
@@ -372,9 +372,8 @@ class ProcessDriver:
         self._controller.doubt_unsettled_steps(InDoubt(reason="drained", message="the worker was stopped"))
         if self._registration.recovery == "owner_bound" and self._ended is None:
             reason = "its worker was stopped"
-            self._owned.submit(
-                ending(self.record, ProcessWasAbandoned(by=self.worker, reason=reason), authority="owner_drain")
-            )
+            end = ending(self.record, ProcessWasAbandoned(by=self.worker, reason=reason), authority="owner_drain")
+            self._owned.submit(end, sends=farewell(self._shared, self._scope.tenant, self.record, end))
             self._owned.active = False
 
 
@@ -383,6 +382,15 @@ def wake_for(shared: Shared, tenant: Tenant, registration: Registration, event: 
     now = shared.clock.wall_ms()
     turn, input = TurnId(uuid7(now)), InputId(short_id("in", now))
     return wake_of(tenant, registration, event, at=now, turn=turn, input=input)
+
+
+def farewell(shared: Shared, tenant: Tenant, record: ProcessRecord, end: ProcessEvent) -> tuple[Delivery, ...]:
+    """What is sent in the transaction in which a process ends: its wake, and whatever its code wants to tell."""
+    wake, code = wake_for(shared, tenant, record.known, end), shared.processes.get(record.known.definition)
+    wakes = () if wake is None else (wake,)
+    if end.output is None or not isinstance(code, SaysFarewell):
+        return wakes
+    return (*wakes, *code.farewell(record, end.output, tenant, shared.clock.wall_ms()))
 
 
 def code_for(shared: Shared, record: ProcessRecord) -> ProcessCode:

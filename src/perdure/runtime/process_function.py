@@ -6,7 +6,7 @@ import inspect
 import re
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, cast, overload
+from typing import TYPE_CHECKING, Protocol, cast, overload, runtime_checkable
 
 from perdure.codec import Json, as_stored
 from perdure.errors import Code, Error
@@ -14,9 +14,12 @@ from perdure.processes.events import SIGNAL, check_event_types
 from perdure.runtime.work import check_place
 from perdure.store.protocol import Place
 from perdure.tools.body import MAX_STEP_BYTES, refuse_unordered
-from perdure.vocab.registrations import EngineInput, EventType, ProcessInput
+from perdure.vocab.registrations import EngineInput, EventType, ProcessInput, ProcessOutput
 
 if TYPE_CHECKING:
+    from perdure.ids import Tenant
+    from perdure.inbox.admit import Delivery
+    from perdure.processes.record import ProcessRecord
     from perdure.runtime.process_context import ProcessContext
 
 ENGINE = "python"
@@ -41,6 +44,15 @@ class ProcessCode(Protocol):
 
     async def run(self, ctx: ProcessContext, given: ProcessInput) -> object:
         """Run one process; what it returns is its result. It may be entered again from the top."""
+        ...
+
+
+@runtime_checkable
+class SaysFarewell(Protocol):
+    """Code whose processes tell somebody that they are over, whoever ends them."""
+
+    def farewell(self, record: ProcessRecord, output: ProcessOutput, tenant: Tenant, now: int) -> tuple[Delivery, ...]:
+        """What is sent in the transaction of the end. Called again, it says the same under the same source key."""
         ...
 
 

@@ -15,11 +15,12 @@ from perdure.ids import Seq, StreamId, TurnId, stream_names
 from perdure.inbox.admit import Delivery
 from perdure.inbox.items import Input, Wake
 from perdure.processes.events import WAKE_DISCARDED
-from perdure.processes.machine import End, Rest, Run, owed
+from perdure.processes.machine import End, Rest, Run, ending, owed
 from perdure.processes.record import CODE, ProcessRecord, advance, fold
 from perdure.runtime.orphans import Orphans
 from perdure.runtime.owned import OwnedStream, rows_of
-from perdure.runtime.process_driver import ProcessDriver, code_for, wake_for
+from perdure.runtime.process_driver import ProcessDriver, code_for, farewell, wake_for
+from perdure.runtime.process_function import SaysFarewell
 from perdure.runtime.resident import Offer
 from perdure.runtime.sealing import MAX_TAKEOVERS
 from perdure.runtime.shared import Shared
@@ -28,6 +29,7 @@ from perdure.store.protocol import Claim, InboxRow
 from perdure.vocab.outcomes import InDoubt
 from perdure.vocab.promises import ProcessTerminal
 from perdure.vocab.records import PROCESS_END, ProcessEvent, ProcessFirstStarted, Record, Row, event_key
+from perdure.vocab.registrations import ProcessWasAbandoned
 
 log = logging.getLogger("perdure.runtime")
 
@@ -145,7 +147,12 @@ class ProcessResident:
         self._stuck_for = 0
         match what:
             case Rest():
-                await self._rest(ended=self.record.output is not None)
+                if await self._is_orphan():
+                    reason = "its worker is gone, and nobody else may go on with it"
+                    output = ProcessWasAbandoned(by=self._shared.worker, reason=reason)
+                    await self._end(ending(self.record, output, authority="reconciled_abandon"))
+                else:
+                    await self._rest(ended=self.record.output is not None)
             case End(event=event):
                 await self._end(event)
             case Run(first=first):
@@ -201,14 +208,23 @@ class ProcessResident:
             await store.resolve(promise, end, now=self._shared.clock.wall_ms())
             self._shared.host.news()
 
+    async def _is_orphan(self) -> bool:
+        """Whether it is bound to a worker that is certainly dead, and its code wants that to be told; or somebody has
+        asked for the end of what has no worker any more."""
+        record, code = self.record, self._shared.processes.get(self.record.known.definition)
+        if record.output is not None or record.known.recovery != "owner_bound" or not isinstance(code, SaysFarewell):
+            return False
+        if record.first_worker in (None, self._shared.worker):
+            return False
+        return record.cancel is not None or await self._shared.store.is_dead(record.first_worker)
+
     async def _end(self, event: ProcessEvent) -> None:
         """It ends without being entered: what was under way in it is in doubt."""
         journal = EffectJournal()
         for fact in self._facts:
             journal.fold(fact)
         JournaledController(journal, self._owned).doubt_unsettled_steps(InDoubt(reason="worker_lost"))
-        wake = self._wake(event)
-        self._owned.submit(event, sends=() if wake is None else (wake,))
+        self._owned.submit(event, sends=farewell(self._shared, self._tenant, self.record, event))
         await self._rest(ended=True)
 
     async def _run(self, *, first: bool) -> None:

@@ -22,6 +22,7 @@ from perdure.runtime import answers, starting
 from perdure.runtime.agent import Agent
 from perdure.runtime.approvals import Approvals
 from perdure.runtime.archive import history, imported
+from perdure.runtime.background import BackgroundCode, Running
 from perdure.runtime.clock import SystemClock, short_id
 from perdure.runtime.editing import checked_tag
 from perdure.runtime.files import Files, FilesGiven
@@ -34,6 +35,7 @@ from perdure.runtime.schedules import ScheduleHandle, Schedules, StoredSchedules
 from perdure.runtime.session import OpensAt, Session
 from perdure.runtime.shared import Compositions, Results, Secrets, Shared
 from perdure.runtime.stores import store_for
+from perdure.runtime.tasks import StoredTasks
 from perdure.runtime.work import Work, check_place
 from perdure.runtime.worker import Worker
 from perdure.services.files.shapes import InitialFile
@@ -125,7 +127,11 @@ class Runtime:
         self.files = Files(files, self.store, self.clock, self._seeds)
         self._readable: set[StreamId] = set()
         self.agents = _by_name(agents)
-        self.definitions = by_definition(processes)
+        self._processes = tuple(processes)
+        self.background = Running()
+        runs = (BackgroundCode(self, agent, self.background) for agent in self.agents.values())
+        self.definitions = by_definition((*self._processes, *runs))
+        self.tasks = StoredTasks(self)
         self.hub = Hub()
         self.results = Results()
         self.secrets = Secrets(self.store)
@@ -156,7 +162,7 @@ class Runtime:
         return Runtime(
             store,
             agents=agents,
-            processes=dict.fromkeys(self.definitions.values()),
+            processes=self._processes,
             worker=self.work if worker is True else worker,
             tenant=self.tenant,
             deps=self._deps,

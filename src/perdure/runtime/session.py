@@ -24,6 +24,7 @@ from perdure.ids import (
     check_id,
     files_stream,
     session_stream,
+    tasks_stream,
     without_keys,
 )
 from perdure.inbox.admit import NOBODY, Admission, Admitted, Delivery, Duplicate, delivery
@@ -711,7 +712,7 @@ class Session:
     async def delete(self) -> bool:
         """Remove the session, physically, and its files. Processes it started go on. False if there was none."""
         self.runtime.check_usable()
-        beside = (files_stream(self.tenant, self.id),)
+        beside = (files_stream(self.tenant, self.id), tasks_stream(self.tenant, self.id))
         deleted = await self.runtime.store.delete(self.stream, beside=beside)
         if self.runtime.worker:
             self.runtime.worker.serving.forget(self.stream)

@@ -20,6 +20,7 @@ from perdure.runtime.permits import Permits
 from perdure.runtime.process_function import ProcessCode
 from perdure.runtime.work import Work
 from perdure.services.schedules import SessionScheduleStore
+from perdure.services.tasks import SessionTaskRegistry
 from perdure.store.protocol import Store
 from perdure.tools.execute import ToolThreads
 from perdure.tools.outputs import Output, OutputProblem, plain
@@ -196,6 +197,11 @@ class Crowd:
 
 class Host(Protocol):
     """Whoever opens sessions: the runtime itself."""
+
+    @property
+    def tasks(self) -> SessionTaskRegistry:
+        """The tasks of its sessions."""
+        ...
 
     def existing(self, id: str, *, tenant: str | None = None) -> Session:
         """A session that is expected to exist; the first use finds out."""

@@ -24,6 +24,7 @@ from perdure.observe.emit import (
 from perdure.services.files.protocol import SessionFiles, SessionFileSystem
 from perdure.services.schedules import SessionScheduleStore
 from perdure.services.secrets import SecretStore
+from perdure.services.tasks import SessionTaskRegistry
 from perdure.tools.body import Body
 from perdure.tools.clients.process_events import ProcessEventInfo
 from perdure.tools.clients.progress import ProgressSender, SandboxMessage
@@ -274,6 +275,13 @@ class ToolContext(CallSurface, DurableOps, CompletionOps, Generic[Deps]):
     def files(self) -> SessionFiles:
         """The files of this session. A `ToolError` that says so, if there are none."""
         return SessionFiles(self.file_store, self.session_id)
+
+    @property
+    def session_task_registry(self) -> SessionTaskRegistry:
+        """The tasks of sessions of this tenant. A `ToolError` that says so, if there is no registry."""
+        if self.services.session_task_registry is None:
+            raise missing("session_task_registry")
+        return self.services.session_task_registry
 
     def visible_tools(self) -> tuple[ToolDefinition, ...]:
         """The definitions of the agent's tools that the model knows of, as it was told them."""

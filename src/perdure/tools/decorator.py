@@ -118,6 +118,8 @@ class Tool(Generic[P, R_co]):
     """The JSON schema of what a client posts; left out, it follows from the function's own annotation."""
     asks_person: bool = False
     """Whether its calls are questions to a person."""
+    written_as: object = field(default=None, repr=False)
+    """The object it was written as, if it was not written as a function."""
 
     def __post_init__(self) -> None:
         functools.update_wrapper(cast("Callable[P, R_co]", self), self.function, updated=())

@@ -90,7 +90,7 @@ def as_tool(one: SomeTool, *, with_context: bool = True) -> AnyTool:
     async def run(ctx: ToolContext[object], arguments: dict[str, Json]) -> ToolExecutionResult:
         return await (one.execute_with_context(arguments, ctx) if with_context else one.execute(arguments))
 
-    return raw_tool(
+    made = raw_tool(
         run,
         one.name,
         RawArguments(one.parameters_schema, one.checked),
@@ -106,3 +106,5 @@ def as_tool(one: SomeTool, *, with_context: bool = True) -> AnyTool:
         approve=one.policy == "requires_approval",
         client_side=one.policy == "client_side",
     )
+    made.written_as = one
+    return made

@@ -9,6 +9,7 @@ from perdure.ids import CallId, SessionId, Tenant
 from perdure.services.files.protocol import SessionFileSystem
 from perdure.services.schedules import SessionScheduleStore
 from perdure.services.secrets import SecretStore, Veil
+from perdure.services.tasks import SessionTaskRegistry
 from perdure.tools.errors import ToolError
 from perdure.vocab.messages import Message
 from perdure.vocab.tools import ToolDefinition
@@ -99,6 +100,7 @@ class Services:
     veil: Veil = field(default_factory=Veil, compare=False)
     """What hides the secrets of the session in whatever its tools say."""
     file_store: SessionFileSystem | None = None
+    session_task_registry: SessionTaskRegistry | None = None
 
     def __repr__(self) -> str:
         # Presence only: services hold connections and credentials.

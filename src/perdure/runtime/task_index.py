@@ -1,0 +1,113 @@
+"""Which tasks a session has, in order: a stream beside the session's, which nobody owns.
+
+Law: a task is entered before it begins, under the key of the next seq. Whoever counts therefore counts all that were
+entered before, in every process; nobody gets past a limit by being quick.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+
+import msgspec
+
+from perdure.codec import decode, encode
+from perdure.commit.changes import Amendment, NewStream
+from perdure.commit.plan import Entry, Snapshot
+from perdure.errors import Code, Error
+from perdure.ids import Seq, SessionId, Tenant, session_stream, tasks_stream
+from perdure.store.protocol import Store
+
+KIND = "tasks_changed"
+CODE = "tasks-1"
+SNAPSHOT_EVERY = 64
+
+
+class TasksChanged(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A task was entered; `ended` are those that were found to be over."""
+
+    task: str = ""
+    kind: str = ""
+    ended: tuple[str, ...] = ()
+
+
+class Entered(msgspec.Struct, frozen=True, array_like=True):
+    """A task in the list."""
+
+    kind: str
+    at: int
+    ended: bool = False
+
+
+class _Snapshot(msgspec.Struct, frozen=True):
+    tasks: dict[str, Entered]
+
+
+@dataclass(slots=True)
+class TaskIndex:
+    """The tasks of a session at some seq."""
+
+    seq: Seq = Seq(0)
+    tasks: dict[str, Entered] = field(default_factory=dict[str, Entered])
+
+    def fold(self, record: TasksChanged, seq: Seq, at: int) -> None:
+        """Take one more record in."""
+        for task in record.ended:
+            known = self.tasks[task]
+            self.tasks[task] = Entered(known.kind, known.at, ended=True)
+        if record.task:
+            self.tasks[record.task] = Entered(record.kind, at)
+        self.seq = seq
+
+
+async def read_index(store: Store, tenant: Tenant, session: SessionId) -> TaskIndex:
+    """The list as it is now; empty if nothing was ever entered."""
+    loaded = await store.load(tasks_stream(tenant, session), code=CODE)
+    index = TaskIndex()
+    if loaded.snapshot is not None:
+        index = TaskIndex(loaded.snapshot.seq, decode(loaded.snapshot.data, _Snapshot).tasks)
+    for row in loaded.rows:
+        index.fold(decode(row.data, TasksChanged), row.seq, row.at)
+    return index
+
+
+async def enter(
+    store: Store,
+    tenant: Tenant,
+    session: SessionId,
+    new: TasksChanged,
+    *,
+    now: int,
+    judge: Callable[[TaskIndex], Awaitable[tuple[str, ...]]],
+) -> None:
+    """Enter a task, once. `judge` sees the list as it is, says which of them are over, and raises to forbid it.
+
+    Raises:
+        Error: what `judge` raises; `session_unknown`.
+    """
+    stream = tasks_stream(tenant, session)
+    while True:
+        index = await read_index(store, tenant, session)
+        if new.task in index.tasks:
+            return
+        record = TasksChanged(new.task, new.kind, await judge(index))
+        seq = Seq(index.seq + 1)
+        entry = Entry(KIND, encode(record), now, key=f"tasks:{seq}")
+        if index.seq == 0:
+            if await _begun(store, NewStream(stream, "", (entry,), now, beside=session_stream(tenant, session))):
+                return
+            continue
+        index.fold(record, seq, now)
+        fold = Snapshot(seq, CODE, encode(_Snapshot(index.tasks))) if seq % SNAPSHOT_EVERY == 0 else None
+        if (await store.amend(Amendment(stream=stream, entry=entry, snapshot=fold))).new:
+            return
+
+
+async def _begun(store: Store, new: NewStream) -> bool:
+    try:
+        await store.create(new)
+    except Error as problem:
+        if problem.code is not Code.SESSION_EXISTS:
+            raise
+        return False
+    return True

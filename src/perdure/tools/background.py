@@ -1,0 +1,311 @@
+"""`spawn_background`: the tool by which a model starts another one that goes on when the turn is over.
+
+It checks, in the order of the documents, and makes a task of kind `background_tool`; the registry of tasks runs it.
+Starting is idempotent: the run is named after the call, so a call that is made again after a crash finds its run.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Protocol, cast, runtime_checkable
+
+from perdure.codec import Json, brief, digest
+from perdure.errors import Code, Error
+from perdure.services.background import BackgroundEventSink, BackgroundOutcome, Run
+from perdure.services.schedules import MAX_ACTIVE_SCHEDULES_PER_SESSION
+from perdure.services.tasks import KIND_BACKGROUND_TOOL, KIND_MONITOR, CreateSessionTask, SessionTask
+from perdure.tools.context import ToolContext
+from perdure.tools.decorator import Tool
+from perdure.tools.execution_result import ToolExecutionResult
+from perdure.tools.objects import SomeTool, ToolObject
+from perdure.tools.registry import ToolRegistry
+from perdure.vocab.tools import ToolHints
+
+SPAWN_BACKGROUND = "spawn_background"
+
+
+@runtime_checkable
+class BackgroundExecutableTool(Protocol):
+    """A tool that can run in the background: it also says so in its hints (`supports_background=True`)."""
+
+    async def execute_background(
+        self, arguments: dict[str, Json], context: ToolContext[object], sink: BackgroundEventSink
+    ) -> BackgroundOutcome:
+        """Do it, telling `sink` on the way.
+
+        Raises:
+            ToolError: it failed, and the session should read why. Anything else is hidden.
+        """
+        ...
+
+
+def executor_of(tool: SomeTool | None) -> BackgroundExecutableTool | None:
+    """What runs a tool in the background; None if nothing does."""
+    found = tool.written_as if isinstance(tool, Tool) else tool
+    return found if isinstance(found, BackgroundExecutableTool) else None
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleRequest:
+    """When a monitor fires: again and again, or once."""
+
+    cron_expression: str | None
+    scheduled_at: datetime | None
+    timezone: str
+
+
+class _Refused(Exception):
+    """What the model is told."""
+
+
+_SCHEMA: Json = {
+    "type": "object",
+    "properties": {
+        "tool": {"type": "string", "description": "Name of the tool to run in the background"},
+        "args": {"type": "object", "description": "Arguments of that tool"},
+        "title": {"type": "string", "description": "A label for people"},
+        "schedule": {
+            "type": "object",
+            "description": "Run it later, or again and again, instead of now",
+            "properties": {
+                "cron_expression": {"type": "string", "description": "Five fields, e.g. `*/10 * * * *`"},
+                "scheduled_at": {"type": "string", "description": "Once, e.g. `2026-04-16T15:30:00Z`"},
+                "timezone": {"type": "string", "description": "An IANA time zone; UTC unless said"},
+            },
+            "additionalProperties": False,
+        },
+        "signal_on_completion": {
+            "type": "boolean",
+            "description": "Send a message to the session when the run is over",
+            "default": True,
+        },
+    },
+    "required": ["tool", "args"],
+    "additionalProperties": False,
+}
+
+
+class SpawnBackgroundTool(ToolObject):
+    """Start a tool in the background, now or by a schedule."""
+
+    name = SPAWN_BACKGROUND
+    display_name = "Spawn Background"
+    description = "Run a background-capable tool asynchronously. Returns at once; the session is told when it is over."
+    parameters_schema = _SCHEMA
+    hints = ToolHints(idempotent=True)
+    checked = False  # it says in its own words what is wrong
+    requires_context = True
+
+    async def execute(self, arguments: dict[str, Json]) -> ToolExecutionResult:
+        """Refuses: a run belongs to a session."""
+        return ToolExecutionResult.tool_error(
+            "spawn_background requires context. This tool must be executed with session context."
+        )
+
+    async def execute_with_context(
+        self, arguments: dict[str, Json], context: ToolContext[object]
+    ) -> ToolExecutionResult:
+        """Check, and start."""
+        try:
+            return ToolExecutionResult.success(await self._spawned(arguments, context))
+        except _Refused as refusal:
+            return ToolExecutionResult.tool_error(str(refusal))
+
+    async def _spawned(self, arguments: dict[str, Json], ctx: ToolContext[object]) -> dict[str, Json]:
+        name, args = arguments.get("tool"), arguments.get("args")
+        if not isinstance(name, str) or not name.strip():
+            raise _Refused("Missing required parameter: tool")
+        if not isinstance(args, dict):
+            raise _Refused("Missing required parameter: args (object expected)")
+        signal = arguments.get("signal_on_completion")
+        signal = signal if isinstance(signal, bool) else True
+        schedule = parse_schedule(arguments)
+        if (registry := ctx.services.tool_registry) is None:
+            raise _Refused(
+                "Tool registry not available in this context. spawn_background requires worker-side tool execution."
+            )
+        tool = _capable(registry, name := name.strip())
+        given = arguments.get("title")
+        title = given.strip() if isinstance(given, str) and given.strip() else tool.display_name or f"Background {name}"
+        asked = _Asked(name, cast("dict[str, Json]", args), title, signal)
+        if schedule is not None:
+            return await _scheduled(ctx, asked, schedule)
+        return await _started(ctx, asked, tool.hints)
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    tool: str
+    args: dict[str, Json]
+    title: str
+    signal: bool
+
+
+def _capable(registry: ToolRegistry, name: str) -> SomeTool:
+    tool = registry.get(name)
+    if tool is None:
+        raise _Refused(f"Unknown tool: {name}")
+    if name == SPAWN_BACKGROUND:
+        raise _Refused("spawn_background cannot target itself recursively")
+    if tool.hints.supports_background is not True:
+        raise _Refused(f"Tool does not support background execution: {name}")
+    if executor_of(tool) is None:
+        raise _Refused(f"Tool declared background support but has no background executor: {name}")
+    return tool
+
+
+async def _started(ctx: ToolContext[object], asked: _Asked, hints: ToolHints) -> dict[str, Json]:
+    if (tasks := ctx.services.session_task_registry) is None:
+        raise _Refused("Session task registry not available in this context. Background runs require task tracking.")
+    if ctx.services.file_store is None:
+        raise _Refused(
+            "Session file store not available in this context. spawn_background requires artifact persistence."
+        )
+    run = Run(f"bg_{brief(digest(('background', ctx.idempotency_key)))}", asked.title, asked.tool)
+    spec: Json = {
+        "tool": asked.tool,
+        "arguments": asked.args,
+        "reattachable": is_reattachable(hints),
+        "signal_on_completion": asked.signal,
+        "run_id": run.run_id,
+    }
+    new = CreateSessionTask(
+        session_id=ctx.session_id,
+        id=f"task_{run.run_id.removeprefix('bg_')}",
+        kind=KIND_BACKGROUND_TOOL,
+        display_name=asked.title,
+        spec=spec,
+        state="running",
+    )
+    try:
+        task = await tasks.create(new)
+    except Error as problem:
+        if problem.code is Code.TASK_LIMIT_EXCEEDED:
+            raise _Refused(problem.message) from None
+        raise
+    return {
+        "run_id": run.run_id,
+        "resource_id": run.run_id,
+        "task_id": task.id,
+        "title": asked.title,
+        "tool": asked.tool,
+        "status": "running",
+        "signal_on_completion": asked.signal,
+        "artifact_dir": run.artifact_dir,
+        "log_path": run.log_path,
+        "result_path": run.result_path,
+    }
+
+
+def is_reattachable(hints: ToolHints) -> bool:
+    """Whether a run may be begun again by another worker: its tool only reads, or may run twice."""
+    return bool(hints.idempotent) or bool(hints.readonly)
+
+
+# --- by a schedule ----------------------------------------------------------------------------------------------
+
+
+def parse_schedule(arguments: dict[str, Json]) -> ScheduleRequest | None:
+    """The schedule that is asked for, if any."""
+    if "schedule" not in arguments:
+        return None
+    given = arguments["schedule"]
+    if not isinstance(given, dict):
+        raise _Refused("schedule must be an object")
+    schedule = cast("dict[str, Json]", given)
+    cron, at = _text(schedule, "cron_expression"), _text(schedule, "scheduled_at")
+    moment = _moment(at) if at else None
+    if not cron and not moment:
+        raise _Refused("schedule must include exactly one of cron_expression (recurring) or scheduled_at (one-shot)")
+    if cron and moment:
+        raise _Refused("schedule must not include both cron_expression and scheduled_at; provide exactly one")
+    return ScheduleRequest(cron or None, moment, _text(schedule, "timezone") or "UTC")
+
+
+def _text(given: dict[str, Json], name: str) -> str:
+    value = given.get(name)
+    return value.strip() if isinstance(value, str) else ""
+
+
+def _moment(text: str) -> datetime:
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise _Refused("scheduled_at must be RFC3339") from None
+    if moment.tzinfo is None:
+        raise _Refused("scheduled_at must be RFC3339")
+    return moment.astimezone(UTC)
+
+
+def monitor_description(asked_tool: str, args: Json, title: str, signal: bool) -> str:
+    """What the session is told when a monitor fires."""
+    payload = {"tool": asked_tool, "title": title, "signal_on_completion": signal, "args": args}
+    shown = json.dumps(payload, indent=2, ensure_ascii=False)
+    return (
+        f"Monitor: {title}\n\nThis scheduled monitor fired. Start the background run now.\n\n"
+        f"spawn_background payload:\n{shown}"
+    )
+
+
+async def _scheduled(ctx: ToolContext[object], asked: _Asked, schedule: ScheduleRequest) -> dict[str, Json]:
+    schedules = ctx.services.schedule_store
+    if schedules is None:
+        raise _Refused("Schedule store not available in this context. Scheduled monitors require session schedules.")
+    if await schedules.count_active_schedules(ctx.session_id) >= MAX_ACTIVE_SCHEDULES_PER_SESSION:
+        raise _Refused(
+            f"Maximum {MAX_ACTIVE_SCHEDULES_PER_SESSION} active schedules per session. "
+            "Cancel an existing schedule first."
+        )
+    made = await schedules.create_schedule(
+        ctx.session_id,
+        monitor_description(asked.tool, asked.args, asked.title, asked.signal),
+        schedule.cron_expression,
+        schedule.scheduled_at,
+        schedule.timezone,
+    )
+    when: dict[str, Json] = {
+        "schedule_id": made.id,
+        "schedule_type": made.schedule_type,
+        "cron_expression": made.cron_expression,
+        "scheduled_at": _shown(made.scheduled_at),
+        "timezone": made.timezone,
+    }
+    task = await _monitor(ctx, asked, when)
+    return {
+        "created": True,
+        "status": "scheduled",
+        "title": asked.title,
+        "tool": asked.tool,
+        "signal_on_completion": asked.signal,
+        **when,
+        "next_trigger_at": _shown(made.next_trigger_at),
+        "enabled": made.enabled,
+        "task_id": task.id if task else None,
+    }
+
+
+async def _monitor(ctx: ToolContext[object], asked: _Asked, when: dict[str, Json]) -> SessionTask | None:
+    """The task of a monitor, if there can be one: the schedule is what counts."""
+    tasks = ctx.services.session_task_registry
+    if tasks is None:
+        return None
+    spec: Json = {"tool": asked.tool, "arguments": asked.args, **when, "signal_on_completion": asked.signal}
+    try:
+        return await tasks.create(
+            CreateSessionTask(
+                session_id=ctx.session_id,
+                id=f"task_{brief(digest(('monitor', when['schedule_id'])))}",
+                kind=KIND_MONITOR,
+                display_name=asked.title,
+                spec=spec,
+                state="running",
+            )
+        )
+    except Error:
+        return None
+
+
+def _shown(moment: datetime | None) -> str | None:
+    return moment.isoformat().replace("+00:00", "Z") if moment is not None else None
