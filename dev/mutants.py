@@ -1304,6 +1304,41 @@ MUTANTS = [
         "if task is None:",
         f"{BACKGROUND} -k 'another_session and memory'",
     ),
+    Mutant(
+        "sub-agents: a turn parks although a child has told its end",
+        "runtime/turns.py",
+        "if self.turn.cancel or heard or self._heard:",
+        "if self.turn.cancel:",
+        "tests/scenarios/test_subagents.py -k 'goes_on_with_its_answer and memory'",
+    ),
+    Mutant(
+        "sub-agents: a turn that ends lets nobody go",
+        "runtime/subagents.py",
+        "    yield from let_go(stream, facts, at)\n",
+        "",
+        "tests/scenarios/test_subagents.py -k 'cancels_its_child and memory'",
+    ),
+    Mutant(
+        "sub-agents: children in the background are let go too",
+        "runtime/subagents.py",
+        'if not order.background and part_beside(id, "answer") not in settled:',
+        'if part_beside(id, "answer") not in settled:',
+        "tests/scenarios/test_subagents.py -k 'cancels_its_child and memory'",
+    ),
+    Mutant(
+        "sub-agents: a number that was taken this moment counts as ours",
+        "services/spawns.py",
+        "            if noted.new:\n",
+        "            if noted.row:\n",
+        "tests/scenarios/test_subagents.py -k 'numbers_are_given_once and sqlite'",
+    ),
+    Mutant(
+        "sub-agents: what a child used is not told to its root",
+        "runtime/subagents.py",
+        "for to in dict.fromkeys((parent.stream, parent.root)):",
+        "for to in (parent.stream,):",
+        "tests/scenarios/test_subagents.py -k 'depth_limit and memory'",
+    ),
 ]
 
 

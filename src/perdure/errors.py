@@ -48,6 +48,17 @@ class Code(StrEnum):
     SCHEDULE_CONFLICT = "schedule_conflict"
     SCHEDULE_ENDED = "schedule_ended"
 
+    # sub-agents
+    SUBAGENT_DEPTH_EXCEEDED = "subagent_depth_exceeded"
+    SUBAGENT_ACTIVE_EXCEEDED = "subagent_active_exceeded"
+    SUBAGENT_TOTAL_EXCEEDED = "subagent_total_exceeded"
+    SUBAGENT_CLAIM_INVALID = "subagent_claim_invalid"
+    SUBAGENT_FAILED = "subagent_failed"
+    SUBAGENT_CANCELLED = "subagent_cancelled"
+    SUBAGENT_TIMEOUT = "subagent_timeout"
+    SUBAGENT_GONE = "subagent_gone"
+    SUBAGENT_OUTPUT_INVALID = "subagent_output_invalid"
+
     # people
     APPROVAL_UNKNOWN = "approval_unknown"
     APPROVAL_ALREADY_DECIDED = "approval_already_decided"
@@ -194,6 +205,15 @@ TRAITS: Mapping[Code, Trait] = {
     Code.SESSION_EXISTS: _CONFLICT,
     Code.EXPORT_INVALID: _BAD,
     Code.OUTPUT_INVALID: Trait(502),
+    Code.SUBAGENT_DEPTH_EXCEEDED: Trait(409),
+    Code.SUBAGENT_ACTIVE_EXCEEDED: Trait(409, "later"),
+    Code.SUBAGENT_TOTAL_EXCEEDED: Trait(409),
+    Code.SUBAGENT_CLAIM_INVALID: Trait(409),
+    Code.SUBAGENT_FAILED: Trait(502),
+    Code.SUBAGENT_CANCELLED: Trait(409),
+    Code.SUBAGENT_TIMEOUT: Trait(504),
+    Code.SUBAGENT_GONE: Trait(410),
+    Code.SUBAGENT_OUTPUT_INVALID: Trait(502),
     Code.SESSION_NOT_SEALED: _CONFLICT,
     Code.SCHEDULE_INVALID: _BAD,
     Code.SCHEDULE_ZONE_UNKNOWN: _BAD,

@@ -12,7 +12,7 @@ import pytest
 
 from perdure.codec import decode, encode
 from perdure.errors import Code, Error
-from perdure.ids import BlobHash, CallId, EffectId, InputId, PromiseId, Seq, StreamId, TurnId, WorkerId
+from perdure.ids import BlobHash, CallId, EffectId, InputId, PromiseId, Seq, SessionId, StreamId, TurnId, WorkerId
 from perdure.inbox import items
 from perdure.vocab import causes, messages, processes, promises, records, schedules
 from perdure.vocab import effects as e
@@ -30,6 +30,36 @@ SCOPE = processes.SessionScope(session_id="s1")
 
 RECORDS: list[tuple[records.Record, str]] = [
     (records.SessionOpened(agent="billing"), '{"type":"session_opened","agent":"billing"}'),
+    (
+        records.SessionOpened(
+            agent="writer",
+            parent=records.Parent(
+                stream=StreamId("d:session:s"),
+                root=StreamId("d:session:r"),
+                handle="h",
+                turn=T,
+                depth=2,
+                background=True,
+            ),
+        ),
+        '{"type":"session_opened","agent":"writer","parent":{"stream":"d:session:s","root":"d:session:r","handle":"h",'
+        '"turn":"t1","depth":2,"background":true}}',
+    ),
+    (
+        records.ChildClaimed(
+            number=2, handle="h", token="k", task="d", parent=StreamId("d:session:s"), turn=T, live=(1,)
+        ),
+        '{"type":"child_claimed","number":2,"handle":"h","token":"k","task":"d","parent":"d:session:s","turn":"t1",'
+        '"live":[1]}',
+    ),
+    (
+        records.ChildRegistered(handle="h", token="k", child=SessionId("sub-1"), asked=T),
+        '{"type":"child_registered","handle":"h","token":"k","child":"sub-1","asked":"t1"}',
+    ),
+    (
+        records.ChildEnded(child=SessionId("sub-1"), turn=T, status="finished", usage=Usage(input=3, calls=1)),
+        '{"type":"child_ended","child":"sub-1","turn":"t1","status":"finished","usage":{"input":3,"calls":1}}',
+    ),
     (
         records.InputAdmitted(input=InputId("i1"), turn=T, parts=(messages.Text(text="hi"),)),
         '{"type":"input_admitted","input":"i1","turn":"t1","parts":[{"type":"text","text":"hi"}]}',
@@ -551,6 +581,14 @@ ITEMS: list[tuple[items.Item, str]] = [
         '{"type":"late_outcome","call":"t1.1.0","id":"c1.0.1","tool":"refund","output":{"status":"success"}}',
     ),
     (items.Wake(reason="r"), '{"type":"wake","reason":"r"}'),
+    (
+        items.CancelTurn(turn=T, origin="parent", reason="r"),
+        '{"type":"cancel_turn","turn":"t1","origin":"parent","reason":"r"}',
+    ),
+    (
+        records.ChildEnded(child=SessionId("sub-1"), turn=T, status="cancelled"),
+        '{"type":"child_ended","child":"sub-1","turn":"t1","status":"cancelled"}',
+    ),
 ]
 
 COMPOSITIONS: list[tuple[Composition, str]] = [

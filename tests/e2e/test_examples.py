@@ -66,6 +66,11 @@ PROMISED = {
         "report-1/count:1",
     ),
     "13_background.py": ("1  It runs.", "2  indexed 12 books", "3  Background run completed."),
+    "14_subagents.py": (
+        "It is out.",
+        "writer: started by the tool",
+        "model calls, the writer's included: 3",
+    ),
 }
 
 

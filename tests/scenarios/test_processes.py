@@ -836,7 +836,7 @@ async def test_a_process_asks_an_agent_once(plant: Plant) -> None:
         await parked(rt, handle)
         await handle.resolve("go")
         assert (await handle.result(timeout=20)).startswith("short")
-        assert [info.name for info in await rt.sessions()] == ["p/writer:1"]
+        assert [info.agent for info in await rt.sessions()] == ["writer"]
 
 
 # --- wakes ------------------------------------------------------------------------------------------------------

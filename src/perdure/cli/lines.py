@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from perdure.cli.screen import clock, one_line, utc
 from perdure.codec import encode
-from perdure.ids import EffectId
+from perdure.ids import EffectId, stream_names
 from perdure.observe.events import Cursor, Fact
 from perdure.vocab.approvals import decision_of
 from perdure.vocab.effects import EffectKind
@@ -36,6 +36,9 @@ from perdure.vocab.promises import Err, Ok, Resolution, TimedOut
 from perdure.vocab.records import (
     AbandonRequested,
     CancelRequested,
+    ChildClaimed,
+    ChildEnded,
+    ChildRegistered,
     EffectSettled,
     EffectStarted,
     GrantMade,
@@ -62,7 +65,17 @@ from perdure.vocab.registrations import ProcessFailure, Succeeded
 from perdure.vocab.schedules import ScheduleChanged, ScheduleCreated, ScheduleFired, ScheduleSkipped
 
 FromOutside: TypeAlias = (
-    InputCancelled | SessionPaused | SessionResumed | TitleSet | TagsSet | RecordRedacted | GrantMade | GrantRevoked
+    InputCancelled
+    | SessionPaused
+    | SessionResumed
+    | TitleSet
+    | TagsSet
+    | RecordRedacted
+    | GrantMade
+    | GrantRevoked
+    | ChildClaimed
+    | ChildRegistered
+    | ChildEnded
 )
 
 OfProcess: TypeAlias = ProcessRegistered | ProcessFirstStarted | ProcessEvent | AbandonRequested
@@ -151,8 +164,9 @@ class Reader:
     def line(self, fact: Fact) -> Line:
         """The line of the next record."""
         match fact.record:
-            case SessionOpened(agent=agent):
-                return self._plain(fact, "session", agent, "opened")
+            case SessionOpened(agent=agent, parent=parent):
+                by = f" by {stream_names(parent.stream)[2]}" if parent else ""
+                return self._plain(fact, "session", agent, f"opened{by}")
             case InputAdmitted(parts=parts, mode=mode, source=source):
                 return self._plain(fact, "input" if mode == "queue" else mode, source or "-", _quoted(parts))
             case TurnOpened(index=index):
@@ -217,6 +231,12 @@ class Reader:
                 return self._plain(fact, "pause", origin or "-", one_line(reason) or "paused", "warn")
             case SessionResumed(origin=origin):
                 return self._plain(fact, "pause", origin or "-", "goes on")
+            case ChildClaimed(number=number):
+                return self._plain(fact, "sub-agent", f"#{number}", "claimed")
+            case ChildRegistered(child=child):
+                return self._plain(fact, "sub-agent", child, "started")
+            case ChildEnded(child=child, status=status):
+                return self._plain(fact, "sub-agent", child, status, "ok" if status == "finished" else "warn")
 
     def _plain(self, fact: Fact, kind: str, name: str, result: str, tone: str = "") -> Line:
         return Line(fact.cursor.seq, fact.at, kind, name, result, tone, self._turn)

@@ -17,6 +17,7 @@ from perdure.codec import brief
 from perdure.effects.journal import AlreadyRunning, AlreadySettled, Claimed, DeterminismViolation, EffectJournal
 from perdure.errors import Code, Error
 from perdure.ids import EffectId, WorkerId
+from perdure.inbox.admit import Delivery
 from perdure.vocab.effects import EffectKind, Envelope
 from perdure.vocab.outcomes import DurableStepOutcome, InDoubt, Outcome
 from perdure.vocab.records import EffectSettled, EffectStarted, Record
@@ -90,8 +91,8 @@ class Ledger(Protocol):
 
     worker: WorkerId
 
-    def submit(self, *records: Record) -> None:
-        """Put facts into the stream, in order, now; durable later."""
+    def submit(self, *records: Record, sends: tuple[Delivery, ...] = ()) -> None:
+        """Put facts into the stream, in order, now; durable later, together with what they send to other streams."""
         ...
 
     async def durable(self) -> None:

@@ -9,9 +9,9 @@ import msgspec
 from perdure.codec import brief, digest
 from perdure.errors import Code, Error
 from perdure.ids import BlobHash, Fence, InputId, PromiseId, StreamId, TurnId
-from perdure.inbox.items import Input, Item, LateOutcome, Wake, write
+from perdure.inbox.items import CancelTurn, Input, Item, LateOutcome, Wake, write
 from perdure.vocab.blobs import Blob
-from perdure.vocab.records import InputAdmitted, InputCancelled
+from perdure.vocab.records import ChildEnded, InputAdmitted, InputCancelled
 
 NOBODY = InputId("")
 
@@ -93,6 +93,7 @@ def content_admitted(record: InputAdmitted) -> str:
         plugin_input=record.plugin_input,
         model=record.model,
         mode=record.mode,
+        output=record.output,
     )
     return content_of(item)
 
@@ -109,6 +110,7 @@ def admitted(item: Input, turn: TurnId) -> InputAdmitted:
         mode=item.mode,
         source=item.source,
         joins=turn != item.turn,
+        output=item.output,
     )
 
 
@@ -127,14 +129,19 @@ def withdrawn(item: Input, *, origin: str, reason: str = "", by: Input | None = 
 
 def _content(item: Item) -> tuple[object, ...]:
     match item:
-        case Input(parts=parts, plugin_input=plugin_input, model=model, mode=mode):
+        case Input(parts=parts, plugin_input=plugin_input, model=model, mode=mode, output=output):
             said = ("input", parts, plugin_input) if plugin_input else ("input", parts)
             said = (*said, "model", model) if model else said
+            said = (*said, "output", output) if output is not None else said
             return (*said, "mode", mode) if mode != "queue" else said
         case LateOutcome(call=call, id=effect):
             return ("late_outcome", call, effect)
         case Wake(reason=reason):
             return ("wake", reason)
+        case CancelTurn(turn=turn):
+            return ("cancel_turn", turn)
+        case ChildEnded(child=child, turn=turn):
+            return ("child_ended", child, turn)
 
 
 def delivery(stream: StreamId, source_key: str, item: Item, *, at: int, agent: str | None = None) -> Delivery:

@@ -10,7 +10,7 @@ from perdure.codec import Json, encode
 from perdure.ids import CallId, EffectId, InputId, TurnId
 from perdure.vocab.messages import InputPart
 from perdure.vocab.outcomes import ToolOutput
-from perdure.vocab.records import InputMode
+from perdure.vocab.records import ChildEnded, InputMode
 from perdure.vocab.wire import Value, read_stored
 
 
@@ -18,7 +18,7 @@ class Input(Value, frozen=True, tag="input"):
     """Somebody says something; a turn will answer it. The turn's id is minted here.
 
     `model` is the one this turn runs on, if it is not the agent's own. An input of the same `merge_key` that is sent
-    while this one waits takes its place.
+    while this one waits takes its place. `output` is what the reply must be, if the sender says: a name and a schema.
     """
 
     input: InputId
@@ -30,6 +30,7 @@ class Input(Value, frozen=True, tag="input"):
     mode: InputMode = "queue"
     source: str = ""
     merge_key: str = ""
+    output: Json = None
 
 
 class LateOutcome(Value, frozen=True, tag="late_outcome"):
@@ -47,7 +48,15 @@ class Wake(Value, frozen=True, tag="wake"):
     reason: str
 
 
-Item: TypeAlias = Input | LateOutcome | Wake
+class CancelTurn(Value, frozen=True, tag="cancel_turn"):
+    """Whoever asked for a turn does not wait for it any more: it shall end."""
+
+    turn: TurnId
+    origin: str
+    reason: str = ""
+
+
+Item: TypeAlias = Input | LateOutcome | Wake | CancelTurn | ChildEnded
 
 _decoder = msgspec.json.Decoder(Item)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import AsyncIterator, Callable, Collection, Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Literal
 
 from msgspec.structs import replace
@@ -21,7 +22,7 @@ from perdure.services.files.shapes import InitialFile
 from perdure.services.files.tree import Tree
 from perdure.store.protocol import Place
 from perdure.tools.durations import to_ms
-from perdure.tools.outputs import Output, OutputProblem, OutputType, output_of, plain
+from perdure.tools.outputs import Output, OutputProblem, OutputType, output_of, plain, schema_problem_of
 from perdure.tools.toolbox import Toolbox, ToolSource
 from perdure.vocab.outcomes import LlmError
 from perdure.vocab.records import Limits
@@ -130,9 +131,11 @@ class Agent:
         """How far one turn may go."""
         return Limits(max_iterations=self.max_iterations)
 
-    def composition(self, instructions: str, *, without: Collection[str] = (), model: str = "") -> Composition:
+    def composition(
+        self, instructions: str, *, without: Collection[str] = (), model: str = "", output: Json = None
+    ) -> Composition:
         """Everything of this agent that a turn depends on, as it is now: with the instructions that hold for the turn,
-        on the model that was asked for, `without` the tools its session lacks.
+        on the model and for the output that were asked for, `without` the tools its session lacks.
         """
         return Composition(
             agent=self.name,
@@ -140,7 +143,8 @@ class Agent:
             instructions=instructions,
             tools=tuple(self._timed(one) for one in self.toolbox.contracts() if one.name not in without),
             settings=self.settings,
-            output=self.output_as.spec if self.output_as else None,
+            output=(self.output_as.spec if self.output_as else None) if output is None else output,
+            asked=output is not None,
         )
 
     def _timed(self, contract: ToolContract) -> ToolContract:
@@ -177,6 +181,8 @@ def output_check(agent: Agent, composition: Composition) -> Callable[[str], Outp
     """What a final reply of a turn must pass. The type that checks is today's; without one, any JSON will do."""
     if composition.output is None:
         return None
+    if composition.asked:
+        return partial(schema_problem_of, composition.output)
     output_as = agent.output_as
 
     def check(text: str) -> OutputProblem | None:

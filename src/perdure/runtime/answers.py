@@ -12,8 +12,8 @@ from perdure.codec import Json, check_text, encode, to_json
 from perdure.effects.journal import EffectJournal
 from perdure.effects.promises import SECRET, ProcessScope, TurnScope, check_key, revocation_id, scope_of
 from perdure.errors import Code, Error
-from perdure.ids import Seq, SessionId, StreamId, TurnId
-from perdure.inbox.items import Input
+from perdure.ids import Seq, SessionId, StreamId
+from perdure.observe.ends import end_of, has_turn
 from perdure.store.protocol import Accepted, AlreadyResolved, Resolved, Store, Unknown
 from perdure.tools.body import refuse_unordered
 from perdure.vocab.effects import AwaitEvent
@@ -29,16 +29,7 @@ from perdure.vocab.promises import (
     TurnTerminal,
     unknown_key,
 )
-from perdure.vocab.records import (
-    PROCESS_END,
-    CancelRequested,
-    EffectSettled,
-    Row,
-    TurnEnded,
-    end_key,
-    gate_key,
-    open_key,
-)
+from perdure.vocab.records import PROCESS_END, EffectSettled, Row, TurnEnded, gate_key, open_key
 
 if TYPE_CHECKING:
     from perdure.runtime.runtime import Runtime
@@ -182,7 +173,7 @@ async def cancel_waits(rt: Runtime, stream: StreamId, turn_seq: Seq) -> int:
         journal.fold(row.record)
     now, ended = rt.clock.wall_ms(), 0
     for started in journal.unsettled():
-        if isinstance(started.command, AwaitEvent):
+        if isinstance(started.command, AwaitEvent) and not isinstance(started.command.key.wait, TurnTerminal):
             promise = PromiseState(id=started.command.key.key_id, stream=stream)
             answered = await rt.store.resolve(promise.id, Cancelled(), now=now, make=promise)
             ended += isinstance(answered, Accepted)
@@ -197,14 +188,6 @@ async def revoke_keys(rt: Runtime, scope: TurnScope) -> bool:
     return isinstance(await rt.store.resolve(tombstone.id, Cancelled(), now=now, make=tombstone), Accepted)
 
 
-async def end_of(store: Store, stream: StreamId, turn: TurnId) -> Row | None:
-    """The row that holds a turn's end, if it is over."""
-    row = await store.find(stream, gate_key(turn))
-    if row is not None and isinstance(row.record, CancelRequested):
-        row = await store.find(stream, end_key(turn))
-    return row
-
-
 async def _is_over(store: Store, scope: TurnScope | ProcessScope) -> bool:
     """Whether nobody waits for anything in this scope any more."""
     if isinstance(scope, ProcessScope):
@@ -216,13 +199,6 @@ async def _exists(store: Store, scope: TurnScope | ProcessScope) -> bool:
     if isinstance(scope, ProcessScope):
         return await store.stream(scope.stream) is not None
     return await has_turn(store, scope.stream, scope.turn)
-
-
-async def has_turn(store: Store, stream: StreamId, turn: TurnId) -> bool:
-    """Whether a session has this turn: waiting in its inbox, or begun. In this order, as a turn goes that way."""
-    if any(isinstance(row.item, Input) and row.item.turn == turn for row in await store.inbox(stream)):
-        return True
-    return await store.find(stream, open_key(turn)) is not None
 
 
 async def _checked(rt: Runtime, key: object) -> tuple[AwaitEventKey, TurnScope | ProcessScope]:

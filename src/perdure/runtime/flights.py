@@ -12,6 +12,7 @@ from perdure.effects.controller import Begun, Care, JournaledController, Ledger
 from perdure.effects.promises import SECRET, TurnScope, signed_key, unsigned_key
 from perdure.errors import Code, Error
 from perdure.ids import CallId, EffectId
+from perdure.inbox.admit import Delivery
 from perdure.runtime.clients import CallSite
 from perdure.runtime.shared import Secrets
 from perdure.tools.body import Body, Parked
@@ -32,15 +33,15 @@ class Valve:
         self.is_shut = False
         self._ledger = ledger
 
-    def submit(self, *records: Record) -> None:
-        """Put facts into the stream.
+    def submit(self, *records: Record, sends: tuple[Delivery, ...] = ()) -> None:
+        """Put facts into the stream, and what they send to others.
 
         Raises:
             Parked: too late; whoever still runs is on its own.
         """
         if self.is_shut:
             raise Parked
-        self._ledger.submit(*records)
+        self._ledger.submit(*records, sends=sends)
 
     async def durable(self) -> None:
         """Wait until everything submitted so far is durable."""

@@ -68,11 +68,16 @@ class _Nobody:
     def refused(self, error: Error) -> None: ...
 
 
+def _nobody_to_tell(_: TurnEnded) -> tuple[Delivery, ...]:
+    return ()
+
+
 class OwnedStream:
     """The writing end of one stream, for as long as the fence holds. It is the ledger of a journaled controller.
 
     `active` tells the store, with every append, whether the stream has a turn that somebody must finish. `stir` is
-    told which streams an append of ours has sent something to.
+    told which streams an append of ours has sent something to. `on_end` says what the end of a turn sends to others:
+    it is asked here, so that no way to end one can forget it.
     """
 
     def __init__(
@@ -94,6 +99,7 @@ class OwnedStream:
         self.listener: Listener = _Nobody()
         self._clock = clock
         self._stir = stir
+        self.on_end: Callable[[TurnEnded], tuple[Delivery, ...]] = _nobody_to_tell
         self.active = False
         self._n = 0
         self._waiting: deque[tuple[int, asyncio.Future[Error | None]]] = deque()
@@ -129,6 +135,9 @@ class OwnedStream:
             entry = Entry.of(record, at=now)
             entries.append(entry)
             size += len(entry.data)
+        for record in records:
+            if isinstance(record, TurnEnded):
+                sends = (*sends, *self.on_end(record))
         if sends:
             size += sum([len(new.data) for new in sends])
         rows = len(self._entries) + len(self._sends)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Literal, Protocol, TypeVar, overload
 
 import msgspec
 
@@ -161,15 +161,37 @@ class ProcessContext(DurableOps):
             case Cancelled():
                 raise EventFailed("the wait was cancelled", code=Code.DURABLE_EFFECT_EVENT_CANCELLED.value)
 
-    async def ask(self, agent: str, content: str, *, name: str | None = None, session: str | None = None) -> str:
-        """Ask an agent in a session of its own, or in the one that is named: once, however often it is entered.
+    @overload
+    async def ask(
+        self, agent: str, content: str, *, output: None = None, name: str | None = None, session: str | None = None
+    ) -> str: ...
+
+    @overload
+    async def ask(self, agent: str, content: str, *, output: type[T], name: str | None = None) -> T: ...
+
+    async def ask(
+        self,
+        agent: str,
+        content: str,
+        *,
+        output: type[T] | None = None,
+        name: str | None = None,
+        session: str | None = None,
+    ) -> T | str:
+        """Ask an agent in a session of its own: once, however often it is entered, and parked while that works. Like
+        `ctx.agent(agent).ask(...)`; or in the session that is named, which is nobody's child.
 
         Raises:
-            StepFailed: the turn was stopped.
+            SubagentFailed: the agent was stopped or cancelled, or gave no such output.
+            StepFailed: the turn of the named session was stopped.
         """
+        if session is None:
+            client = self.agent(agent)
+            return await (
+                client.ask(content, name=name) if output is None else client.ask(content, output=output, name=name)
+            )
         body = self.durable_effects()
         name = f"{agent}:{body.count(f'ask:{agent}')}" if name is None else name
-        where = session or f"{self.process_id}/{name}"
 
         async def answer(agent: str, content: str, where: str) -> str:
             opened = await self.runtime.session(where, agent=agent)
@@ -180,7 +202,7 @@ class ProcessContext(DurableOps):
                     raise
                 raise ToolError(problem.because or problem.message, code=str(problem.details["reason"])) from None
 
-        return await self.step(f"ask:{name}", answer, agent, content, where, effect="idempotent")
+        return await self.step(f"ask:{name}", answer, agent, content, session, effect="idempotent")
 
     async def gather(self, *branches: Awaitable[T]) -> list[T]:
         """Do several things at once; if one fails, the others are stopped where they wait, and it is raised."""

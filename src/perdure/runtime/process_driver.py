@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, cast
 
@@ -31,8 +31,10 @@ from perdure.runtime.process_context import ProcessContext
 from perdure.runtime.process_events import checked_event
 from perdure.runtime.process_function import ProcessCode, SaysFarewell
 from perdure.runtime.shared import Shared
+from perdure.runtime.subagents import Subagents, let_go
 from perdure.runtime.waits import Waits
 from perdure.services.secrets import Veil
+from perdure.services.spawns import Line
 from perdure.tools.body import MAX_STEP_BYTES, Body
 from perdure.tools.contained import drive, end_of
 from perdure.tools.context import CancelToken
@@ -41,7 +43,7 @@ from perdure.tools.places import process_place
 from perdure.tools.results import Unstorable, keep
 from perdure.tools.threads import Ended, NotStarted, Raised, Returned
 from perdure.vocab.outcomes import InDoubt
-from perdure.vocab.records import ProcessEvent, Record
+from perdure.vocab.records import EffectSettled, ProcessEvent, Record
 from perdure.vocab.refs import PROCESS_BODY
 from perdure.vocab.registrations import ProcessFailure, ProcessOutput, ProcessWasAbandoned, Registration, Succeeded
 
@@ -55,7 +57,7 @@ GRACE_S = 0.1
 
 INTERNAL = "An internal error occurred in the process"
 
-_NAMED = ("step:", "sleep:", "event:", "direct:", "start:", "wait:", "ask:", "first:")
+_NAMED = ("step:", "sleep:", "event:", "direct:", "start:", "wait:", "ask:", "answer:", "first:")
 
 
 @dataclass(slots=True)
@@ -97,14 +99,15 @@ class ProcessDriver:
         self._ended: Ended | None = None
         self._hurried = False
         self._told = False
+        self._heard = False
 
     # --- the ledger
 
-    def submit(self, *records: Record) -> None:
+    def submit(self, *records: Record, sends: tuple[Delivery, ...] = ()) -> None:
         """Hand facts to the stream."""
         for record in records:
             self._signals.fold(record)
-        self._owned.submit(*records)
+        self._owned.submit(*records, sends=sends)
 
     async def durable(self) -> None:
         """Wait until everything submitted so far is durable."""
@@ -157,6 +160,10 @@ class ProcessDriver:
             self._entry.cancellation.cancel()
             self._waits.stop()
 
+    def hear(self) -> None:
+        """A session that it may wait for has told its end, and what would have woken it is used up."""
+        self._heard = True
+
     async def look(self) -> None:
         """Something that it waits for may have been answered."""
         await self._waits.look()
@@ -204,6 +211,8 @@ class ProcessDriver:
         waiter = self._waits.of(EffectId(PROCESS_BODY))
         veil = Veil(shared.revealed, self._owned.stream)
         body = Body(process_place(self._scope), controller, waiter, shared.clock, shared.threads, secret, veil)
+        stream = self._owned.stream
+        body.spawner = Subagents(shared, stream, Line(stream, 0), TurnId(""), self._scope.process, valve)
         entry = self._entry = Entry(body, valve, cancellation)
         if self.record.cancel is not None:
             self._stop()
@@ -274,10 +283,11 @@ class ProcessDriver:
         """Unwind the body and give the stream up. False if something came meanwhile: then it is entered again."""
         assert self._entry is not None
         self._hurried = self._told = False
+        heard, self._heard = self._heard, False
         promises, due_at = self._waits.promises, self._patience.look_again_at((self._entry,))
         await self._unwind()
         self._entry = self._ended = None
-        if self._told or self.refusal:
+        if self._told or heard or self._heard or self.refusal:
             return False  # what would have woken the stream may be used up
         return await self._owned.park(promises, due_at)
 
@@ -295,9 +305,19 @@ class ProcessDriver:
 
     async def _end(self, ended: Ended) -> None:
         end = self._ending(ended)
-        sends = farewell(self._shared, self._scope.tenant, self.record, end)
+        gone = let_go(self._owned.stream, self._effects(), self._shared.clock.wall_ms())
+        sends = (*farewell(self._shared, self._scope.tenant, self.record, end), *gone)
         self._owned.submit(*self._unused(ended), end, sends=sends)
         await self._owned.durable()
+
+    def _effects(self) -> Iterator[Record]:
+        """What the body began, and what became of it."""
+        journal = self._controller.journal
+        for id in tuple(journal.ids()):
+            if (started := journal.started(id)) is not None:
+                yield started
+            if (outcome := journal.outcome(id)) is not None:
+                yield EffectSettled(id=id, outcome=outcome)
 
     def _unused(self, ended: Ended) -> tuple[ProcessEvent, ...]:
         """What was recorded, and the code that came to the end does not have any more."""

@@ -28,7 +28,7 @@ from perdure.runtime.waits import end_told
 from perdure.store.protocol import Claim, InboxRow
 from perdure.vocab.outcomes import InDoubt
 from perdure.vocab.promises import ProcessTerminal
-from perdure.vocab.records import PROCESS_END, ProcessEvent, ProcessFirstStarted, Record, Row, event_key
+from perdure.vocab.records import PROCESS_END, ChildEnded, ProcessEvent, ProcessFirstStarted, Record, Row, event_key
 from perdure.vocab.registrations import ProcessWasAbandoned
 
 log = logging.getLogger("perdure.runtime")
@@ -176,7 +176,10 @@ class ProcessResident:
         wakes = (self._wake(event) for event in came if event is not None)
         if new:
             sends = tuple(wake for wake in wakes if wake is not None)
-            self._owned.submit(consume=tuple(row.id for row in new), sends=sends)
+            told = tuple(row.item for row in new if isinstance(row.item, ChildEnded))
+            self._owned.submit(*told, consume=tuple(row.id for row in new), sends=sends)
+            if told and self.driver:
+                self.driver.hear()
 
     def _wake(self, event: ProcessEvent) -> Delivery | None:
         return wake_for(self._shared, self._tenant, self.record.known, event)

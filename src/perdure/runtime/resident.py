@@ -17,8 +17,9 @@ from perdure.commit.changes import REDACTED
 from perdure.commit.plan import Plan, Receipt, Snapshot
 from perdure.errors import Code, Error
 from perdure.ids import EffectId, Seq, SessionId, StreamId, TurnId, stream_names
-from perdure.inbox.admit import admitted
-from perdure.inbox.items import Input, LateOutcome, Wake
+from perdure.inbox.admit import Delivery, admitted
+from perdure.inbox.items import CancelTurn, Input, LateOutcome, Wake
+from perdure.observe.ends import last_answer
 from perdure.observe.events import Cursor, Delta, Live
 from perdure.observe.hub import PEOPLE, QUEUE_LIMIT
 from perdure.observe.live import Audience, LiveEmitter
@@ -35,9 +36,11 @@ from perdure.runtime.runners import Surroundings
 from perdure.runtime.sealing import MAX_TAKEOVERS, sealing
 from perdure.runtime.services import services_of
 from perdure.runtime.shared import Shared, TurnResult
+from perdure.runtime.subagents import GONE, Subagents, farewells
 from perdure.runtime.transcript import Transcript
 from perdure.runtime.turns import TurnDriver
 from perdure.runtime.waiting import Waiting
+from perdure.services.spawns import Line
 from perdure.session.fold import CODE, SessionState, cancel_of, fold, grant_for, with_membership
 from perdure.store.protocol import Claim, InboxRow
 from perdure.tools.clients.surface import CallSurface, Clients
@@ -46,10 +49,10 @@ from perdure.tools.errors import ToolError
 from perdure.tools.services import Services
 from perdure.turn.machine import advance, stopped
 from perdure.turn.state import Turn, opened
-from perdure.vocab.messages import AttachmentRef, Reply, Text
-from perdure.vocab.outcomes import LlmCallOutcome
+from perdure.vocab.messages import AttachmentRef, Text
 from perdure.vocab.records import (
     CancelRequested,
+    ChildEnded,
     EffectSettled,
     EffectStarted,
     Limits,
@@ -106,6 +109,7 @@ class Resident:
             shared.store, claim.stream, shared.worker, claim.fence, Seq(0), shared.clock, shared.host.stir
         )
         self._owned.listener = self
+        self._owned.on_end = self._on_end
         self._loaded = False
         self._arrived: tuple[InboxRow, ...] | None = None  # as of loading
         self._snapshot_seq = Seq(0)
@@ -116,6 +120,7 @@ class Resident:
         self._waiting = Waiting()
         self._pause_seq = Seq(0)
         self._stale = False
+        self._unsure = False
         self.offered: Offer | None = None
         self._busy = False
         self.parked = False
@@ -230,6 +235,9 @@ class Resident:
         self._waiting.see(waiting)
         self._take_news(waiting)
         await self._refresh()
+        if self._unsure:  # whether a turn may begin is known once its cancellation is durable
+            self._unsure = False
+            await self._owned.durable()
         agent = self._agent()
         if self.state.open_turn is not None:
             self._busy = True
@@ -321,9 +329,34 @@ class Resident:
                         self.driver.late(record, row.id)
                     else:
                         self._owned.submit(record, consume=(row.id,))
+                case ChildEnded() as told:
+                    self._owned.submit(told, consume=(row.id,))
+                    if self.driver:
+                        self.driver.hear()
+                case CancelTurn() as asked:
+                    self._cancel(asked, row.id)
                 case Wake(reason=reason):
                     self._stale = self._stale or reason == REDACTED
+                    if self.driver and reason.startswith(GONE):
+                        self.driver.hear()
                     self._owned.submit(consume=(row.id,))
+
+    def _cancel(self, asked: CancelTurn, inbox_id: int) -> None:
+        """Whoever asked for a turn does not want it any more. What is over, or cancelled, stays as it is."""
+        turn = asked.turn
+        request = CancelRequested(turn=turn, request=f"parent:{turn}", origin=asked.origin, reason=asked.reason)
+        if self.driver and self.driver.turn.id == turn:
+            self.driver.interrupt(request)
+        elif not cancel_of(self.state, turn) and (self.state.open_turn == turn or self._waiting.asks_for(turn)):
+            self._owned.submit(request)
+            self._unsure = True
+        self._owned.submit(consume=(inbox_id,))
+
+    def _on_end(self, ended: TurnEnded) -> tuple[Delivery, ...]:
+        """What the end of a turn sends to others, in its own append."""
+        records = self.driver.records if self.driver else [*self._transcript.open, *self._owned.undurable()]
+        now = self._shared.clock.wall_ms()
+        return tuple(farewells(self.stream, self.state.parent, ended, records, now))
 
     async def _refresh(self) -> None:
         """A record was redacted: what the model is shown of it must be read again."""
@@ -365,7 +398,9 @@ class Resident:
     def _open(
         self, agent: Agent, item: Input, instructions: str, *consume: int
     ) -> tuple[Turn, TurnOpened, list[Record]]:
-        composition = agent.composition(instructions, without=self.state.without_tools, model=item.model)
+        composition = agent.composition(
+            instructions, without=self.state.without_tools, model=item.model, output=item.output
+        )
         blob = self._shared.compositions.blob(composition)
         if blob.hash not in self._stored_blobs:
             self._owned.blob(blob)
@@ -484,6 +519,9 @@ class Resident:
             opened_at=self._opened_at,
             joining=partial(self._waiting.joining, together=agent.drain == "together"),
             grant=lambda tool: grant_for(self.state, tool),
+            spawner=lambda call, ledger: Subagents(
+                shared, self.stream, Line.of(self.stream, self.state.parent), turn.id, call, ledger
+            ),
         )
 
     def _services(self, agent: Agent, turn: Turn) -> Services:
@@ -604,15 +642,3 @@ class Resident:
             await self.driver.drain()
         self._owned.flush(lease="release")
         await self._owned.durable()
-
-
-def last_answer(records: Iterable[Record]) -> LlmCallOutcome | None:
-    """How the last complete reply of a turn was recorded."""
-    answer = None
-    for record in records:
-        match record:
-            case EffectSettled(outcome=LlmCallOutcome(reply=Reply()) as found):
-                answer = found
-            case _:
-                pass
-    return answer

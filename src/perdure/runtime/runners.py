@@ -18,7 +18,7 @@ from perdure.effects import keys
 from perdure.effects.controller import JournaledController, Ledger
 from perdure.effects.journal import EffectJournal
 from perdure.effects.promises import SECRET, TurnScope
-from perdure.ids import EffectId, WorkerId
+from perdure.ids import CallId, EffectId, WorkerId
 from perdure.observe.emit import EventContext
 from perdure.observe.live import LiveEmitter
 from perdure.runtime.clients import CallSite
@@ -42,6 +42,7 @@ from perdure.tools.execute import ToolThreads
 from perdure.tools.places import call_place
 from perdure.tools.prepare import ToolPrepareContext
 from perdure.tools.services import Services
+from perdure.tools.subagents import Spawner
 from perdure.tools.toolbox import Toolbox
 from perdure.turn.state import AskModel, AwaitApproval, AwaitCompletion, AwaitVerdict, Probe, RunCall, Turn
 from perdure.vocab.approvals import approved, decision_of, did_not_happen, lapsed
@@ -76,6 +77,7 @@ class Surroundings:
     opened_at: int
     joining: Callable[[Turn], list[Joining]]
     grant: Callable[[str], GrantMade | None]
+    spawner: Callable[[CallId, Ledger], Spawner]
 
 
 class Driven(Ledger, Protocol):
@@ -258,9 +260,11 @@ class Runners:
         )
         around = self._around
         secret = await around.secrets.get(SECRET)
-        return Body(
+        body = Body(
             place, controller, self._waits.of(flight.id), around.clock, around.threads, secret, around.services.veil
         )
+        body.spawner = around.spawner(item.call.id, controller.ledger)
+        return body
 
     def _attempts_completion(self, item: RunCall, controller: JournaledController) -> AttemptCompletion:
         turn, ref = self._driven.turn, msgspec.structs.replace(item.ref, tail="completion")

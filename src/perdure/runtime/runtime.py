@@ -40,6 +40,7 @@ from perdure.runtime.work import Work, check_place
 from perdure.runtime.worker import Worker
 from perdure.services.files.shapes import InitialFile
 from perdure.services.files.stored import Seeds
+from perdure.services.spawns import SpawnLimits
 from perdure.store.encoded import Codec, encoded
 from perdure.store.protocol import Claim, Resolved, Store, StreamInfo
 from perdure.tools.context import NOT_GIVEN
@@ -65,7 +66,7 @@ class Tuning:
 
     A worker that does not renew its lease for `lease_s` may be taken over. `drain_s` is how long a closing runtime
     lets running turns finish before it hands them over. A turn that only waits stays in memory for `patience_s`, and
-    no more than `max_waiting` of them do.
+    no more than `max_waiting` of them do. `subagents` bounds how deep and how many agents start each other.
     """
 
     clock: Clock = field(default_factory=SystemClock)
@@ -73,6 +74,7 @@ class Tuning:
     drain_s: float = 10.0
     patience_s: float = 30.0
     max_waiting: int = 128
+    subagents: SpawnLimits = field(default_factory=SpawnLimits)
 
     def __post_init__(self) -> None:
         if not self.patience_s >= 0 or self.max_waiting < 0:
@@ -221,6 +223,7 @@ class Runtime:
             work=work,
             permits=Permits(self.store, self.clock, self.worker_id, work),
             files=self.files,
+            spawn_limits=self._tuning.subagents,
         )
         self.worker = Worker(shared, renew_s=self._tuning.lease_s * 0.3)
         self._tasks.append(asyncio.create_task(self.worker.run(), name="perdure:worker"))

@@ -29,6 +29,7 @@ from perdure.ids import (
 )
 from perdure.inbox.admit import NOBODY, Admission, Admitted, Delivery, Duplicate, delivery
 from perdure.inbox.items import Input
+from perdure.observe.ends import has_turn, told
 from perdure.observe.events import Cursor, Delta, Event, Fact, OutputDelta, Progress
 from perdure.observe.follow import follow
 from perdure.observe.hub import Subscription
@@ -41,8 +42,8 @@ from perdure.runtime.archive import export
 from perdure.runtime.clock import short_id, uuid7
 from perdure.runtime.editing import checked_tags, checked_title, redact, set_tags, set_title
 from perdure.runtime.parts import MAX_INPUT_BYTES, Content, said
-from perdure.runtime.resident import last_answer
 from perdure.runtime.shared import TurnResult, Waiter
+from perdure.runtime.subagents import parent_of, tell_of_deletion
 from perdure.runtime.transcript import Transcript
 from perdure.runtime.verbs import CancelOutcome, Queued, Withdrawal
 from perdure.runtime.waiting import Waiting
@@ -65,6 +66,7 @@ from perdure.vocab.records import (
     input_key,
     open_key,
 )
+from perdure.vocab.usage import Usage
 
 if TYPE_CHECKING:
     from perdure.runtime.runtime import Runtime
@@ -388,19 +390,12 @@ class Session:
 
     async def _ended(self, turn: TurnId) -> TurnResult | None:
         store = self.runtime.store
-        row = await answers.end_of(store, self.stream, turn)
-        if row is None:
-            if await store.stream(self.stream) is None:
-                raise _unknown(self.id)
-            return None
-        ended = row.record
-        if not isinstance(ended, TurnEnded):
-            return None
-        opened = await store.find(self.stream, open_key(turn))
-        rows = await store.read(self.stream, after=opened.seq, until=row.seq) if opened else ()
+        over = await told(store, self.stream, turn)
         info = await store.stream(self.stream)
+        if over is None and info is None:
+            raise _unknown(self.id)
         agent = self.runtime.agents.get(info.agent) if info else None
-        return TurnResult.of(ended, last_answer(r.record for r in rows), agent.output_as if agent else None)
+        return TurnResult.of(*over, agent.output_as if agent else None) if over is not None else None
 
     async def history(self) -> tuple[Message, ...]:
         """The whole conversation, as a model would be shown it."""
@@ -418,6 +413,15 @@ class Session:
         if await self.runtime.store.stream(self.stream) is None:
             raise _unknown(self.id)
         return await self.runtime.store.read(self.stream)
+
+    async def usage(self) -> Usage:
+        """The tokens of its turns that are over and of its sub-agents; of theirs too, if it is the first in line.
+
+        Raises:
+            Error: `session_unknown`.
+        """
+        state = (await self._loaded())[0]
+        return state.usage + state.child_usage
 
     async def why(self) -> Why:
         """What the session is doing or waiting for, since when, and who could change that."""
@@ -605,7 +609,7 @@ class Session:
         store = self.runtime.store
         if await store.stream(self.stream) is None:
             raise _unknown(self.id)
-        return turn if await answers.has_turn(store, self.stream, turn) else None
+        return turn if await has_turn(store, self.stream, turn) else None
 
     async def _current_turn(self) -> TurnId | None:
         state, inbox = await self._loaded()
@@ -712,8 +716,13 @@ class Session:
     async def delete(self) -> bool:
         """Remove the session, physically, and its files. Processes it started go on. False if there was none."""
         self.runtime.check_usable()
-        beside = (files_stream(self.tenant, self.id), tasks_stream(self.tenant, self.id))
-        deleted = await self.runtime.store.delete(self.stream, beside=beside)
+        rt, beside = self.runtime, (files_stream(self.tenant, self.id), tasks_stream(self.tenant, self.id))
+        parent = await parent_of(rt.store, self.stream)
+        deleted = await rt.store.delete(self.stream, beside=beside)
+        if deleted and parent is not None:
+            await tell_of_deletion(rt.store, self.stream, parent, now=rt.clock.wall_ms())
+            rt.nudge(parent.stream)
+            await rt.tell(parent.stream)
         if self.runtime.worker:
             self.runtime.worker.serving.forget(self.stream)
         self.runtime.revealed.pop(self.stream, None)

@@ -20,6 +20,7 @@ from perdure.runtime.permits import Permits
 from perdure.runtime.process_function import ProcessCode
 from perdure.runtime.work import Work
 from perdure.services.schedules import SessionScheduleStore
+from perdure.services.spawns import SpawnLimits
 from perdure.services.tasks import SessionTaskRegistry
 from perdure.store.protocol import Store
 from perdure.tools.execute import ToolThreads
@@ -242,5 +243,6 @@ class Shared:
     work: Work
     permits: Permits
     files: Files
+    spawn_limits: SpawnLimits = field(default_factory=SpawnLimits)
     crowd: Crowd = field(default_factory=Crowd)
     loose_ends: LooseEnds = field(default_factory=LooseEnds)

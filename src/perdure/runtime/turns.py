@@ -20,6 +20,7 @@ from perdure.effects.journal import EffectJournal
 from perdure.effects.promises import TurnScope, unsigned_key
 from perdure.errors import Code, Error
 from perdure.ids import EffectId, PromiseId
+from perdure.inbox.admit import Delivery
 from perdure.runtime.consent import Consents
 from perdure.runtime.envelopes import Where, envelope
 from perdure.runtime.flights import Flight
@@ -125,17 +126,18 @@ class TurnDriver:
         self._permits = TurnPermits(around.permits, owned.stream, self._news.set)
         self._patience = Patience(self._waits, around.lounge, around.clock, around.opened_at)
         self._hurried = False
+        self._heard = False
         self._paused = False
         self.refusal: Error | None = None
 
     # --- the ledger: every fact goes to the machine and to the stream at once
 
-    def submit(self, *records: Record) -> None:
+    def submit(self, *records: Record, sends: tuple[Delivery, ...] = ()) -> None:
         """Fold facts into the turn and hand them to the stream."""
         for record in records:
             self.turn = advance(self.turn, record)
             self.records.append(record)
-        self._owned.submit(*records)
+        self._owned.submit(*records, sends=sends)
 
     async def durable(self) -> None:
         """Wait until everything submitted so far is durable."""
@@ -181,6 +183,10 @@ class TurnDriver:
         self.records.append(record)
         self._owned.submit(record, consume=(inbox_id,))
         self._news.set()
+
+    def hear(self) -> None:
+        """A session that the turn may wait for has told its end, and what would have woken the turn is used up."""
+        self._heard = True
 
     async def look(self) -> None:
         """Something that the turn waits for may have been answered in another process."""
@@ -271,6 +277,7 @@ class TurnDriver:
     async def _park(self) -> bool:
         """Unwind what waits and give the stream up. False if an answer came meanwhile: then everything goes on."""
         self._hurried = False
+        heard, self._heard = self._heard, False
         promises, due_at = (
             self._waits.promises,
             self._patience.look_again_at(self.flights.values(), in_line=self._permits.in_line and not self._paused),
@@ -278,7 +285,7 @@ class TurnDriver:
         await self._unwind()
         self.flights.clear()
         self._landed.clear()
-        if self.turn.cancel:
+        if self.turn.cancel or heard or self._heard:
             return False  # learned meanwhile, and what would have woken the stream is used up
         return await self._owned.park(promises, due_at)
 

@@ -14,9 +14,10 @@ from perdure.errors import Code, Error
 from perdure.ids import InputId, TurnId
 from perdure.inbox.admit import NOBODY, Admission, Delivery, delivery, withdrawn
 from perdure.inbox.items import Input, Wake
-from perdure.runtime.answers import end_of
+from perdure.observe.ends import end_of
 from perdure.runtime.clock import uuid7
 from perdure.runtime.shared import TurnResult
+from perdure.runtime.subagents import parent_of
 from perdure.runtime.waiting import interrupting
 from perdure.session.fold import CODE, SessionState, fold_all
 from perdure.store.protocol import InboxRow, Loaded, Store
@@ -116,6 +117,13 @@ async def cancel_input(session: Session, input: InputId, *, and_behind: bool, or
         if at is None:
             return Withdrawal(await _past(store, session.stream, input))
         gone = inputs[at:] if and_behind else inputs[at : at + 1]
+        parent = await parent_of(store, session.stream)
+        if parent is not None and any(item.turn == parent.turn for _, item in gone):
+            # A parent waits for that turn: it is told by the turn's end, and by nothing else.
+            await cancel(session, parent.turn, reason=reason, origin=origin)
+            gone = [one for one in gone if one[1].turn != parent.turn]
+            if not gone:
+                return Withdrawal("cancelled", (input,))
         now = session.runtime.clock.wall_ms()
         intervention = Intervention(
             session.stream,

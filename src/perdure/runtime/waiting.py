@@ -69,6 +69,10 @@ class Waiting:
             return interrupting(item, turn.id)
         return None
 
+    def asks_for(self, turn: TurnId) -> bool:
+        """Whether an input waits that has asked for this turn."""
+        return any(isinstance(row.item, Input) and row.item.turn == turn for row in self._rows)
+
     def cancel(self, turn: TurnId) -> None:
         """Somebody asked for a turn to end; perhaps one that an input has asked for which waits."""
         self._cancelled.add(turn)

@@ -13,9 +13,10 @@ from dataclasses import dataclass, field
 
 from perdure.clock import Clock
 from perdure.codec import Json, decode, encode
-from perdure.effects.promises import scope_of
+from perdure.effects.promises import TurnScope, scope_of
 from perdure.errors import Code, Error
 from perdure.ids import EffectId, PromiseId
+from perdure.observe.ends import told
 from perdure.processes.record import Signals
 from perdure.store.protocol import AlreadyResolved, Store
 from perdure.tools.body import Parked
@@ -29,6 +30,7 @@ from perdure.vocab.promises import (
     PromiseState,
     Resolution,
     TimedOut,
+    TurnTerminal,
 )
 from perdure.vocab.records import PROCESS_END, ProcessEvent, Row
 
@@ -106,8 +108,10 @@ class Waits:
 
     @property
     def promises(self) -> tuple[PromiseId, ...]:
-        """What is waited for, by promise. Signals are none: they are in the log of who waits."""
-        return tuple({wait.key.key_id for wait in self._open if wait.key and not _is_signal(wait.key)})
+        """What is waited for, by promise. Signals are none: they are in the log of who waits. Nor is the end of a turn:
+        its session tells who waits for it."""
+        keys = [wait.key for wait in self._open if wait.key and not _is_signal(wait.key)]
+        return tuple({key.key_id for key in keys if not isinstance(key.wait, TurnTerminal)})
 
     @property
     def due_at(self) -> int | None:
@@ -123,6 +127,8 @@ class Waits:
             self._open[wait] = None
             self.touch(owner)
             try:
+                if key and isinstance(key.wait, TurnTerminal) and (known := await self._known(key)):
+                    return known  # it was told between looking and waiting
                 if await self._answered_in_time(wait):
                     return wait.answered.result()
             finally:
@@ -135,7 +141,7 @@ class Waits:
         last moment.
         """
         ending = TimedOut() if silence is None else Ok(value=silence)
-        if isinstance(key.wait, ProcessSignal | ProcessTerminal):
+        if isinstance(key.wait, ProcessSignal | ProcessTerminal | TurnTerminal):
             return ending  # that somebody gave up waiting changes nothing about what will come
         return await resolve(self._store, key, ending, now=self._clock.wall_ms())
 
@@ -144,7 +150,7 @@ class Waits:
 
         Without `telling`, the promise itself is left alone: whoever has its key finds out when they answer.
         """
-        if not telling:
+        if not telling or isinstance(key.wait, TurnTerminal):
             return await self._known(key) or Cancelled()
         return await resolve(self._store, key, Cancelled(), now=self._clock.wall_ms())
 
@@ -173,6 +179,8 @@ class Waits:
             return self._signals.give(key)
         if isinstance(key.wait, ProcessTerminal):
             return await self._end_of(key)
+        if isinstance(key.wait, TurnTerminal):
+            return await ended_turn(self._store, key)
         state = await self._store.peek(key.key_id)
         return state.resolution if state else None
 
@@ -236,6 +244,20 @@ def end_told(row: Row | None) -> Ok | None:
     if row is None or not isinstance(row.record, ProcessEvent):
         return None
     return Ok(value=decode(encode(row.record.output)))
+
+
+async def ended_turn(store: Store, key: AwaitEventKey) -> Resolution | None:
+    """How the turn of another session ended that a key names; None while it is not over."""
+    scope = TurnScope.parse(key.scope)
+    over = await told(store, scope.stream, scope.turn)
+    if over is None:
+        if await store.stream(scope.stream) is not None:
+            return None
+        return Err(code=Code.SUBAGENT_GONE.value, message=f"session {scope.session} was deleted before it answered")
+    ended, answer = over
+    text = answer.reply.text if answer and answer.reply else ""
+    value: Json = {"status": ended.status, "reason": ended.reason, "message": ended.message, "text": text}
+    return Ok(value=value)
 
 
 async def resolve(store: Store, key: AwaitEventKey, resolution: Resolution, *, now: int) -> Resolution:

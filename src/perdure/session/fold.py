@@ -15,12 +15,14 @@ from perdure.codec import decode
 from perdure.ids import Seq, TurnId
 from perdure.vocab.records import (
     CancelRequested,
+    ChildEnded,
     EffectSettled,
     EffectStarted,
     GrantMade,
     GrantRevoked,
     InputAdmitted,
     OutcomeArrivedLate,
+    Parent,
     Record,
     Row,
     SessionOpened,
@@ -37,7 +39,7 @@ from perdure.vocab.wire import Value
 
 _EFFECTS = (EffectStarted, EffectSettled)
 
-CODE = "session-6"
+CODE = "session-7"
 """The version of this fold. A snapshot written by another one is not trusted."""
 
 
@@ -46,7 +48,7 @@ class SessionState(Value, frozen=True):
 
     `turn_seq` is where the records of the open (or next) turn begin, 0 if there are none yet. `cancels` are the
     requests for turns that have not ended. `without_tools` are the tools of the agent that this session does not have,
-    after `tools_generation` changes.
+    after `tools_generation` changes. `usage` is that of its own turns, `child_usage` what its sub-agents have used.
     """
 
     agent: str = ""
@@ -64,6 +66,8 @@ class SessionState(Value, frozen=True):
     tags: tuple[str, ...] = ()
     paused: bool = False
     grants: tuple[GrantMade, ...] = ()
+    parent: Parent | None = None
+    child_usage: Usage = Usage()
 
 
 def fold(state: SessionState, seq: Seq, record: Record) -> SessionState:
@@ -71,8 +75,10 @@ def fold(state: SessionState, seq: Seq, record: Record) -> SessionState:
     if isinstance(record, _EFFECTS):  # most records are, and they only take a place
         return replace(state, seq=seq)
     match record:
-        case SessionOpened(agent=agent):
-            return replace(state, seq=seq, agent=agent)
+        case SessionOpened(agent=agent, parent=parent):
+            return replace(state, seq=seq, agent=agent, parent=parent)
+        case ChildEnded(usage=usage):
+            return replace(state, seq=seq, child_usage=state.child_usage + usage)
         case InputAdmitted() | OutcomeArrivedLate() if state.turn_seq == 0:
             return replace(state, seq=seq, turn_seq=seq)
         case TurnOpened(turn=turn, from_turn=view_turn, view_seq=view_seq):

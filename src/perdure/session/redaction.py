@@ -65,7 +65,7 @@ def hollow(record: Record, sha256: str) -> Record | None:
     match record:
         case InputAdmitted():
             content = content_admitted(record)
-            rest = replace(record, parts=(Text(text=PLACEHOLDER),), plugin_input=None)
+            rest = replace(record, parts=(Text(text=PLACEHOLDER),), plugin_input=None, output=None)
             return replace(rest, redacted=sha256, content=content)
         case TurnOpened():
             return replace(record, composition=BlobHash(""), redacted=sha256)

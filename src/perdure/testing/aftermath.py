@@ -32,6 +32,7 @@ from perdure.vocab.records import (
     InputCancelled,
     OutcomeArrivedLate,
     Row,
+    SessionOpened,
     TurnEnded,
     TurnOpened,
 )
@@ -65,6 +66,13 @@ class Story:
         admitted = (row.record for row in self.rows)
         taken = {one.input: Taken(one.turn, one.key) for one in admitted if isinstance(one, InputAdmitted)}
         return {**self.waiting, **taken}
+
+    @property
+    def who(self) -> str:
+        """What it is called in every run: a sub-agent's session is named by the turn that started it."""
+        opened = self.rows[0].record if self.rows else None
+        is_child = isinstance(opened, SessionOpened) and opened.parent is not None
+        return "a sub-agent" if is_child else f"session {self.session}"
 
     @property
     def withdrawn(self) -> set[InputId]:
@@ -207,7 +215,8 @@ def _answers(of: Aftermath) -> dict[str, list[str]]:
     for story in of.stories:
         for taken in story.inputs.values():
             if ended := story.ends.get(taken.turn):
-                name = f"{taken.key or '?'} of session {story.session}"
+                key = taken.key if not taken.key.startswith("subagent:") else "subagent"  # it names what differs
+                name = f"{key or '?'} of {story.who}"
                 answers.setdefault(name, []).append(f"{ended.status} {ended.reason or ''}".strip())
     return answers
 

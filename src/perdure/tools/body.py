@@ -18,11 +18,13 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Literal, Protocol, cast
 
+import msgspec
+
 from perdure.clock import Clock
 from perdure.codec import Json, as_stored
 from perdure.effects import keys
 from perdure.effects.controller import Begun, Care, JournaledController, Local, NotDispatched
-from perdure.effects.promises import check_key, signed_key, unsigned_key
+from perdure.effects.promises import TurnScope, check_key, signed_key, unsigned_key
 from perdure.errors import Code, Error
 from perdure.ids import EffectId, check_id
 from perdure.services.secrets import Veil
@@ -69,6 +71,7 @@ from perdure.vocab.promises import (
     ProcessTerminal,
     Resolution,
     TimedOut,
+    TurnTerminal,
 )
 from perdure.vocab.refs import PartKind
 
@@ -148,6 +151,7 @@ class Body:
         self.broken: Error | None = None
         self.running = 0
         self.main: asyncio.Task[object] | None = None
+        self.spawner: object | None = None
         self._waiter = waiter
         self._clock = clock
         self._threads = threads
@@ -486,6 +490,46 @@ class Body:
             isinstance(other.command, AwaitEvent) and other.command.key == promise and other.id != id
             for other in self.controller.journal.unsettled()
         )
+
+    # --- other agents
+
+    def nth(self, agent: str) -> str:
+        """A name for the next thing that is asked of an agent, if it has no other."""
+        self._counted[f"agent:{agent}"] += 1
+        return f"{agent}:{self._counted[f'agent:{agent}']}"
+
+    def veiled(self, text: str) -> str:
+        """A text without the secrets of the session."""
+        return self._veil.text(text)
+
+    async def start(self, name: str, given: object, start: Callable[[], Awaitable[None]]) -> None:
+        """Start something that lives elsewhere, under a name that makes two starts one; or know that it was started.
+
+        A `ToolError` of whoever starts it is its outcome, on every entry.
+        """
+        self._reserve("ask", name)
+        command = DurableStep(step_id=name, input=_checked_input(name, msgspec.to_builtins(given)))
+        key = self.place.key("ask", name)
+        described = self._envelope(self.place.part("ask", name), command, key)
+
+        async def run(_: Envelope) -> Outcome:
+            try:
+                await start()
+            except ToolError as refusal:
+                return self._failed(name, refusal)
+            return DurableStepOutcome()
+
+        care = Care(effect="pure", record_start=True)
+        _step_value(name, into_durable_step(await self._execute(described, Local(EffectKind.DURABLE_STEP, run), care)))
+
+    async def end_of_turn(self, name: str, turn: TurnScope, timeout_ms: int | None) -> Resolution:
+        """How a turn of another session ended."""
+        self._reserve("answer", name)
+        wait = unsigned_key(turn.id, TurnTerminal(turn_id=turn.turn))
+        key = self.place.key("answer", name)
+        described = self._envelope(self.place.part("answer", name), AwaitEvent(key=wait), key)
+        due_at = None if timeout_ms is None else self._clock.wall_ms() + timeout_ms
+        return into_await_event(await self._await(described, wait, due_at))
 
     # --- process events
 

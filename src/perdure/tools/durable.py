@@ -8,15 +8,18 @@ import os
 import random
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
-from typing import TypeVar, cast
+from typing import TYPE_CHECKING, TypeVar, cast
 from uuid import UUID
 
 from perdure.codec import Json
 from perdure.errors import Code, Error
-from perdure.ids import CallId, join
+from perdure.ids import CallId, check_id, join
 from perdure.tools.body import Body, StepEffect
 from perdure.tools.durations import duration_ms
 from perdure.vocab.promises import AwaitEventKey
+
+if TYPE_CHECKING:
+    from perdure.tools.subagents import AgentClient
 
 T = TypeVar("T")
 Item = TypeVar("Item")
@@ -45,7 +48,7 @@ class DurableOps:
         if self.body is None or not self.body.controller.supports_durable_effects:
             raise Error(
                 Code.DURABLE_EFFECTS_UNAVAILABLE,
-                f"the tool {self.tool_name} is not resumable, so it has no steps, sleeps or events",
+                f"the tool {self.tool_name} is not resumable, so it has no steps, sleeps, events or sub-agents",
                 because="after a crash such a call is not entered again",
                 hint='declare it: @tool(effect="resumable")',
             )
@@ -122,6 +125,12 @@ class DurableOps:
             if isinstance(result, BaseException):
                 raise result
         return cast("list[T]", ended)
+
+    def agent(self, name: str) -> AgentClient:
+        """Another agent, to be asked something: `await ctx.agent("writer").ask("…")`."""
+        from perdure.tools.subagents import AgentClient
+
+        return AgentClient(self.durable_effects(), check_id(name, what="the name of an agent"))
 
     async def sleep(self, name: str, duration: Duration) -> None:
         """Wait, for milliseconds or months; a restart does not begin the wait anew."""

@@ -94,6 +94,18 @@ def plain(text: str) -> Json:
     return decode(fenced.group(1) if fenced else text)
 
 
+def schema_problem_of(spec: Json, text: str) -> OutputProblem | None:
+    """What is wrong with an answer of which only the schema is known; None if nothing is."""
+    from perdure.tools.json_schema import mismatches
+
+    try:
+        value: Json = plain(text)
+    except Error as problem:
+        return OutputProblem(f"it is not JSON: {problem.because}"[:_MAX_PROBLEM_CHARS])
+    found = mismatches(cast("dict[str, Json]", spec)["schema"], value)
+    return OutputProblem("; ".join(found)[:_MAX_PROBLEM_CHARS]) if found else None
+
+
 def output_of(type: OutputType) -> Output:
     """A type as an output.
 

@@ -56,6 +56,9 @@ from perdure.vocab.outcomes import (
 from perdure.vocab.promises import Resolution
 from perdure.vocab.records import (
     CancelRequested,
+    ChildClaimed,
+    ChildEnded,
+    ChildRegistered,
     EffectSettled,
     EffectStarted,
     GrantMade,
@@ -158,7 +161,7 @@ def advance(turn: Turn, record: Record) -> Turn:
             return turn
         case _, RecordRedacted() | SessionPaused() | SessionResumed():
             return turn
-        case _, GrantMade() | GrantRevoked():
+        case _, GrantMade() | GrantRevoked() | ChildClaimed() | ChildRegistered() | ChildEnded():
             return turn
         case _, OutcomeArrivedLate(output=output):
             call = _call_in_doubt(turn, record)

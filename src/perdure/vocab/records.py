@@ -16,7 +16,19 @@ from typing import Literal, TypeAlias, get_args
 import msgspec
 
 from perdure.codec import Json, encode
-from perdure.ids import BlobHash, CallId, EffectId, InputId, PromiseId, Seq, StreamId, TurnId, WorkerId, join
+from perdure.ids import (
+    BlobHash,
+    CallId,
+    EffectId,
+    InputId,
+    PromiseId,
+    Seq,
+    SessionId,
+    StreamId,
+    TurnId,
+    WorkerId,
+    join,
+)
 from perdure.vocab.effects import AwaitEvent, Command, EffectKind, PreparedToolCall
 from perdure.vocab.messages import InputPart
 from perdure.vocab.outcomes import Outcome, ToolOutput
@@ -40,10 +52,61 @@ class Limits(Value, frozen=True):
     output_corrections: int = 2
 
 
+class Parent(Value, frozen=True):
+    """Who started a session: a call of the stream `stream`, in the line that begins with `root`.
+
+    `turn` is the turn of the new session that the parent asked for. A parent that waits for it has a child in the
+    foreground; else the end of that turn is told to it as an input.
+    """
+
+    stream: StreamId
+    root: StreamId
+    handle: str
+    turn: TurnId
+    depth: int
+    background: bool = False
+
+
 class SessionOpened(Value, frozen=True, tag="session_opened"):
-    """The first record of a session."""
+    """The first record of a session; `parent` is who started it, if that was another agent."""
 
     agent: str
+    parent: Parent | None = None
+
+
+class ChildClaimed(Value, frozen=True, tag="child_claimed"):
+    """A call takes a place among the descendants of this stream. Admitted, under its number: there are no gaps, so who
+    writes a number knows all before it. `live` are those of them that were not over at that moment.
+
+    `task` is a digest of what is asked of whom, `turn` the parent's turn.
+    """
+
+    number: int
+    handle: str
+    token: str
+    task: str
+    parent: StreamId
+    turn: TurnId
+    live: tuple[int, ...] = ()
+
+
+class ChildRegistered(Value, frozen=True, tag="child_registered"):
+    """The child of a call is there. `asked` is the turn in which it answers."""
+
+    handle: str
+    token: str
+    child: SessionId
+    asked: TurnId = TurnId("")
+
+
+class ChildEnded(Value, frozen=True, tag="child_ended"):
+    """A turn of a descendant is over, and what it used. Told by the descendant, with its own record of that."""
+
+    child: SessionId
+    turn: TurnId
+    status: str
+    result: str = ""
+    usage: Usage = Usage()
 
 
 InputMode = Literal["queue", "steer", "interrupt"]
@@ -70,6 +133,7 @@ class InputAdmitted(Value, frozen=True, tag="input_admitted"):
     mode: InputMode = "queue"
     source: str = ""
     joins: bool = False
+    output: Json = None
 
 
 class InputCancelled(Value, frozen=True, tag="input_cancelled"):
@@ -295,6 +359,9 @@ Record: TypeAlias = (
     | ScheduleFired
     | ScheduleSkipped
     | ScheduleChanged
+    | ChildClaimed
+    | ChildRegistered
+    | ChildEnded
 )
 
 
@@ -374,6 +441,21 @@ def revocation_key(grant: PromiseId) -> str:
     return f"revoke:{grant}"
 
 
+def claim_key(number: int) -> str:
+    """The log key of the n-th descendant of a stream."""
+    return f"child:{number}"
+
+
+def registration_key(handle: str) -> str:
+    """The log key under which the child of a call is known."""
+    return f"registered:{handle}"
+
+
+def report_key(child: SessionId, turn: TurnId) -> str:
+    """The log key of the end of a descendant's turn: it counts once."""
+    return f"ended:{child}:{turn}"
+
+
 def redaction_key(seq: Seq) -> str:
     """The log key of a record's redaction: it happens once."""
     return f"redact:{seq}"
@@ -400,6 +482,7 @@ def run_key(due_at: int, request: str) -> str:
 
 
 _KEYLESS = (EffectStarted, EffectSettled)
+_OF_CHILDREN = (ChildClaimed, ChildRegistered, ChildEnded)
 
 
 def key_of(record: Record) -> str | None:
@@ -434,7 +517,17 @@ def key_of(record: Record) -> str | None:
         case ScheduleChanged(change="ended"):
             return SCHEDULE_END
         case _:
-            return None
+            return _key_of_child(record) if isinstance(record, _OF_CHILDREN) else None
+
+
+def _key_of_child(record: ChildClaimed | ChildRegistered | ChildEnded) -> str:
+    match record:
+        case ChildClaimed(number=number):
+            return claim_key(number)
+        case ChildRegistered(handle=handle):
+            return registration_key(handle)
+        case ChildEnded(child=child, turn=turn):
+            return report_key(child, turn)
 
 
 def _asked(started: EffectStarted) -> str | None:

@@ -54,7 +54,7 @@ class EffectRef(msgspec.Struct, frozen=True, gc=False):
                 raise Error(Code.TURN_EVENT_UNEXPECTED, f"{effect!r} is not the id of an effect of a turn")
 
 
-PartKind = Literal["step", "sleep", "event", "value", "direct", "signal", "start", "wait", "ask", "first"]
+PartKind = Literal["step", "sleep", "event", "value", "direct", "signal", "start", "wait", "ask", "answer", "first"]
 _PARTS: dict[str, PartKind] = {kind: kind for kind in get_args(PartKind)}
 
 
@@ -104,6 +104,12 @@ def call_body(iteration: int, index: int) -> str:
 def part_id(body: str, kind: PartKind, name: str) -> EffectId:
     """The id of a named part of a body."""
     return EffectId(f"{body}/{kind}:{name}")
+
+
+def part_beside(effect: EffectId, kind: PartKind) -> EffectId:
+    """The part of the same body and name that is of another kind."""
+    body, _, part = effect.partition("/")
+    return EffectId(f"{body}/{kind}:{part.partition(':')[2]}")
 
 
 def is_part(effect: EffectId) -> bool:

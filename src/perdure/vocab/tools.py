@@ -179,7 +179,8 @@ class ToolContract(Value, frozen=True):
 class Composition(Value, frozen=True):
     """Everything of an agent that a turn depends on. Stored once per content, referenced by hash.
 
-    `output` is the name and the JSON schema of what a final reply must be, if it must be anything.
+    `output` is the name and the JSON schema of what a final reply must be, if it must be anything; `asked`: whoever
+    sent the input wants it so, and the schema alone is the judge.
     """
 
     agent: str
@@ -188,6 +189,7 @@ class Composition(Value, frozen=True):
     tools: tuple[ToolContract, ...] = ()
     settings: Json = None
     output: Json = None
+    asked: bool = False
 
     def tool(self, name: str) -> ToolContract | None:
         """The captured contract of a tool, if the turn had one."""

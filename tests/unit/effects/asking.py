@@ -6,6 +6,7 @@ from perdure.codec import Json
 from perdure.effects.controller import Local
 from perdure.errors import Error
 from perdure.ids import CallId, WorkerId
+from perdure.inbox.admit import Delivery
 from perdure.vocab.effects import (
     CallTool,
     DurableStep,
@@ -65,7 +66,7 @@ class FakeLedger:
         self._live = list(live)
         self._refusal = refusal
 
-    def submit(self, *records: Record) -> None:
+    def submit(self, *records: Record, sends: tuple[Delivery, ...] = ()) -> None:
         for record in records:
             self.records.append(record)
             match record:

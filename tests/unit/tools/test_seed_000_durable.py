@@ -13,6 +13,7 @@ from perdure.effects.journal import EffectJournal
 from perdure.effects.promises import TurnScope, check_key
 from perdure.errors import Code, Error
 from perdure.ids import CallId, SessionId, Tenant, TurnId, WorkerId
+from perdure.inbox.admit import Delivery
 from perdure.runtime.clock import SystemClock
 from perdure.tools.body import Body, EventFailed, EventTimedOut, StepFailed
 from perdure.tools.clients.process_events import ProcessEventInfo
@@ -37,7 +38,7 @@ class Paper:
     def __init__(self) -> None:
         self.records: list[Record] = []
 
-    def submit(self, *records: Record) -> None:
+    def submit(self, *records: Record, sends: tuple[Delivery, ...] = ()) -> None:
         self.records.extend(records)
 
     async def durable(self) -> None: ...

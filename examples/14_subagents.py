@@ -1,0 +1,47 @@
+"""Shows: agents that ask agents: a tool has something written by another agent, which works in a session of its own.
+
+Run:     python examples/14_subagents.py
+See:     the tool parks while the writer works; its answer comes back as a typed value, and the bill is the parent's.
+"""
+
+import asyncio
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from perdure import Agent, Runtime, ToolContext, tool
+from perdure.models.scripted import ScriptedModel, call, give, say
+
+
+@dataclass
+class Draft:
+    """What the writer gives."""
+
+    title: str
+    words: int
+
+
+@tool(effect="resumable")
+async def publish(ctx: ToolContext, topic: str) -> str:
+    """Have a text written, and publish it."""
+    draft = await ctx.agent("writer").ask(f"Write about {topic}", output=Draft)
+    return f"published {draft.title!r}, {draft.words} words"
+
+
+writer = Agent("writer", model=ScriptedModel(give({"title": "On tea", "words": 120})))
+chief = Agent(
+    "chief", model=ScriptedModel(call("publish", topic="tea"), say("It is out.", exact=True)), tools=[publish]
+)
+
+
+async def main(folder: Path) -> None:
+    async with Runtime(f"sqlite:///{folder / 'app.db'}", agents=[chief, writer]) as rt:
+        session = await rt.session("desk", agent="chief")
+        print(await session.ask("Publish something about tea"))
+        for info in await rt.sessions():
+            print(f"{info.agent}: {'started by the tool' if info.name != 'desk' else 'asked by us'}")
+        print(f"model calls, the writer's included: {(await session.usage()).calls}")
+
+
+with tempfile.TemporaryDirectory() as scratch:
+    asyncio.run(main(Path(scratch)))

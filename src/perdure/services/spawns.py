@@ -1,0 +1,236 @@
+"""Spawns in the log: one child per call, and no more descendants of one root than it may have, whoever spawns them.
+
+Laws: a call has one child, however often it claims. Places are numbered in the root's log under one key each, without
+gaps, so whoever gets a number has seen every claim before it: neither limit can be passed by two who look at once.
+What is live is judged from the logs themselves (the child's, or while there is none, its parent's), so that no end
+needs to be carried to the root before it counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from perdure.codec import brief, digest
+from perdure.commit.plan import Entry
+from perdure.errors import Code, Error
+from perdure.ids import CallId, SessionId, StreamId, Tenant, TurnId, join, session_stream, split, stream_names
+from perdure.observe.ends import end_of, told
+from perdure.services.subagents import SpawnClaimed, SpawnClaimResult, SpawnPendingChild, SpawnRunning, SpawnSettled
+from perdure.store.protocol import Store
+from perdure.vocab.records import (
+    PROCESS_END,
+    ChildClaimed,
+    ChildEnded,
+    ChildRegistered,
+    Parent,
+    SessionOpened,
+    claim_key,
+    registration_key,
+    report_key,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SpawnLimits:
+    """How far a line of sub-agents may go: how deep, and how many of one root at once and altogether."""
+
+    depth: int = 2
+    active: int = 16
+    total: int = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """Where a stream stands among those that spawned each other."""
+
+    root: StreamId
+    depth: int
+
+    @staticmethod
+    def of(stream: StreamId, parent: Parent | None) -> Line:
+        """That of a stream with this parent."""
+        return Line(parent.root, parent.depth) if parent else Line(stream, 0)
+
+
+def handle_of(parent: StreamId, call: str, name: str = "") -> str:
+    """What a spawn is known by: the call that makes it, and its name there."""
+    return join(parent, call, name)
+
+
+class LogSpawnStore:
+    """Claim, register, settle: each a record under a key of its own, so the first one stands.
+
+    It keeps what `ctx.agent(...)` and the tool `spawn_subagent` do, and is open to tools that start sessions in ways
+    of their own.
+    """
+
+    def __init__(self, store: Store, tenant: Tenant, limits: SpawnLimits, now: Callable[[], int]) -> None:
+        self._store = store
+        self._tenant = tenant
+        self._limits = limits
+        self._now = now
+
+    async def try_claim_spawn(
+        self, parent_session_id: SessionId, tool_call_id: CallId, name: str, task: str, claim_token: str
+    ) -> SpawnClaimResult:
+        """Claim the place of a call's child, before there is a child.
+
+        Raises:
+            Error: `subagent_depth_exceeded`, `subagent_active_exceeded`, `subagent_total_exceeded`; `replay_mismatch`
+                if the call claimed it for something else before; `session_unknown`.
+        """
+        parent = session_stream(self._tenant, parent_session_id)
+        rows = await self._store.read(parent, limit=1)
+        opened = rows[0].record if rows else None
+        if not isinstance(opened, SessionOpened):
+            raise Error(Code.SESSION_UNKNOWN, f"there is no session {parent_session_id!r}")
+        turn = TurnId(tool_call_id.rsplit(".", 2)[0])
+        line, wanted = Line.of(parent, opened.parent), brief(digest((name, task)))
+        return await self.claim(line, handle_of(parent, tool_call_id), turn, task=wanted, token=claim_token)
+
+    async def claim(self, line: Line, handle: str, turn: TurnId, *, task: str, token: str) -> SpawnClaimResult:
+        """Claim a place for the child of `handle`, which belongs to a turn of its parent."""
+        parent = _parent_of(handle)
+        if (known := await self._known(parent, handle)) is not None:
+            return known
+        if line.depth >= self._limits.depth:
+            raise _exceeded(
+                Code.SUBAGENT_DEPTH_EXCEEDED,
+                f"no sub-agent may be started here: {line.depth} levels below its root",
+                self._limits.depth,
+            )
+        while True:
+            last = await self._last(line.root)
+            live: list[int] = []
+            for number in (*last.live, last.number) if last else ():
+                other = await self._claim(line.root, number)
+                if other is not None and other.handle == handle:
+                    return _ours(other, task)
+                if other is not None and await self._is_live(other):
+                    live.append(number)
+            number = last.number + 1 if last else 1
+            self._check_room(number, len(live))
+            new = ChildClaimed(
+                number=number, handle=handle, token=token, task=task, parent=parent, turn=turn, live=tuple(live)
+            )
+            noted = await self._store.annotate(line.root, Entry.of(new, at=self._now()))
+            if noted.new:
+                return SpawnClaimed(handle, token)
+            # somebody took that number this moment: look again, with them
+
+    async def register_child_session(self, spawn_handle_id: str, claim_token: str, child_session_id: SessionId) -> None:
+        """Say which session the child is. The first one stands; later ones change nothing."""
+        registered = ChildRegistered(handle=spawn_handle_id, token=claim_token, child=child_session_id)
+        await self._store.annotate(_parent_of(spawn_handle_id), Entry.of(registered, at=self._now()))
+
+    async def settle_spawn(
+        self,
+        parent_session_id: SessionId,
+        tool_call_id: CallId,
+        claim_token: str,
+        terminal_status: str,
+        terminal_result: str,
+    ) -> None:
+        """Say what the child came to. The first word stands; so does what the child itself has told.
+
+        Raises:
+            Error: `subagent_claim_invalid` if there is no child of this call, or the token is not the stored one.
+        """
+        parent = session_stream(self._tenant, parent_session_id)
+        child = await self._registered(parent, handle_of(parent, tool_call_id))
+        if child is None or child.token != claim_token:
+            raise Error(
+                Code.SUBAGENT_CLAIM_INVALID,
+                f"the call {tool_call_id} has no sub-agent that could be settled with this token",
+                because="it was never registered" if child is None else "another claim holds it",
+                hint="settle with the token that try_claim_spawn returned",
+            )
+        ended = ChildEnded(child=child.child, turn=child.asked, status=terminal_status, result=terminal_result)
+        await self._store.annotate(parent, Entry.of(ended, at=self._now()))
+
+    # --- what the logs say
+
+    async def _known(self, parent: StreamId, handle: str) -> SpawnRunning | SpawnSettled | None:
+        child = await self._registered(parent, handle)
+        if child is None:
+            return None
+        end = await self._end(parent, child)
+        return SpawnRunning(child.child, child.token) if end is None else SpawnSettled(child.child, *end)
+
+    async def _registered(self, parent: StreamId, handle: str) -> ChildRegistered | None:
+        row = await self._store.find(parent, registration_key(handle))
+        record = row.record if row else None
+        return record if isinstance(record, ChildRegistered) else None
+
+    async def _end(self, parent: StreamId, child: ChildRegistered) -> tuple[str, str] | None:
+        """What a child came to: its own log says so, or who started it."""
+        if child.asked:
+            over = await told(self._store, _stream_of(parent, child), child.asked)
+            if over is not None:
+                ended, answer = over
+                return ended.reason or ended.status, answer.reply.text if answer and answer.reply else ended.message
+        row = await self._store.find(parent, report_key(child.child, child.asked))
+        record = row.record if row else None
+        return (record.status, record.result) if isinstance(record, ChildEnded) else None
+
+    async def _last(self, root: StreamId) -> ChildClaimed | None:
+        """The newest claim: numbers have no gaps, so it is found in a few steps."""
+        taken, free = 0, 1
+        found = None
+        while (claim := await self._claim(root, free)) is not None:
+            taken, free, found = free, free * 2, claim
+        while free - taken > 1:
+            middle = (taken + free) // 2
+            if (claim := await self._claim(root, middle)) is not None:
+                taken, found = middle, claim
+            else:
+                free = middle
+        return found
+
+    async def _claim(self, root: StreamId, number: int) -> ChildClaimed | None:
+        row = await self._store.find(root, claim_key(number))
+        record = row.record if row else None
+        return record if isinstance(record, ChildClaimed) else None
+
+    async def _is_live(self, claim: ChildClaimed) -> bool:
+        """Whether its child works, or may still be started: only the turn that claimed it could do that."""
+        child = await self._registered(claim.parent, claim.handle)
+        if child is not None:
+            exists = await self._store.stream(_stream_of(claim.parent, child)) is not None
+            return exists and await self._end(claim.parent, child) is None
+        if await self._store.stream(claim.parent) is None:
+            return False
+        if not claim.turn:
+            return await self._store.find(claim.parent, PROCESS_END) is None
+        return await end_of(self._store, claim.parent, claim.turn) is None
+
+    def _check_room(self, number: int, live: int) -> None:
+        if number > self._limits.total:
+            message = f"this root has had {number - 1} sub-agents"
+            raise _exceeded(Code.SUBAGENT_TOTAL_EXCEEDED, message, self._limits.total)
+        if live >= self._limits.active:
+            message = f"{live} sub-agents of this root are at work"
+            raise _exceeded(Code.SUBAGENT_ACTIVE_EXCEEDED, message, self._limits.active)
+
+
+def _ours(claim: ChildClaimed, task: str) -> SpawnPendingChild:
+    if claim.task != task:
+        raise Error(
+            Code.REPLAY_MISMATCH,
+            "the call has claimed its sub-agent for another task before",
+            hint="what is asked of a sub-agent must be equal on every entry",
+        )
+    return SpawnPendingChild(claim.handle, claim.token)
+
+
+def _parent_of(handle: str) -> StreamId:
+    return StreamId(split(handle)[0])
+
+
+def _stream_of(parent: StreamId, child: ChildRegistered) -> StreamId:
+    return session_stream(stream_names(parent)[0], child.child)
+
+
+def _exceeded(code: Code, what: str, limit: int) -> Error:
+    return Error(code, what, because=f"the limit is {limit}", hint="wait until one is done, or do it without one")
