@@ -51,6 +51,7 @@ EDITED = "tests/scenarios/test_edited_calls.py"
 BODIES = "tests/scenarios/test_bodies.py"
 APPROVALS = "tests/scenarios/test_approvals.py"
 PROMISES = "tests/scenarios/test_promises.py"
+WHILE_PARKING = "tests/scenarios/test_answered_while_parking.py"
 CLIENTS = "tests/scenarios/test_client_side.py"
 STEER = "tests/scenarios/test_steering.py"
 INTERRUPT = "tests/scenarios/test_interrupting.py"
@@ -428,6 +429,20 @@ MUTANTS = [
         "return any(self._controller.journal.started(ref.id) for ref in refs)",
         "return item.ref.attempt > 1 or any(self._controller.journal.started(ref.id) for ref in refs)",
         f"{EDITED} -k 'first_preparation_failed and memory'",
+    ),
+    Mutant(
+        "an owner whose parking meets an answer gives its stream up all the same",
+        "runtime/owned.py",
+        "self._parked = plan.parked and not receipt.resolved",
+        "self._parked = plan.parked",
+        f"{WHILE_PARKING} -k 'not_lost and memory'",
+    ),
+    Mutant(
+        "a turn is parked without a word about what it waits for",
+        "runtime/turns.py",
+        "        return await self._owned.park(promises, due_at)",
+        "        return await self._owned.park((), due_at)",
+        f"{WHILE_PARKING} -k 'not_lost and memory'",
     ),
     Mutant(
         "a cancel that comes while a turn is being parked is lost",

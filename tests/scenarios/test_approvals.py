@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import pytest
 
@@ -23,7 +23,7 @@ from perdure import (
     tool,
 )
 from perdure.codec import Json
-from perdure.commit.plan import Entry, Plan, Receipt
+from perdure.commit.plan import Entry
 from perdure.effects.promises import unsigned_key
 from perdure.ids import CallId, PromiseId
 from perdure.models.scripted import ScriptedModel, call, calls, say
@@ -32,7 +32,6 @@ from perdure.observe.verify import verify
 from perdure.runtime.approvals import Outcome
 from perdure.runtime.clock import SystemClock
 from perdure.session.fold import CODE
-from perdure.store.protocol import Store
 from perdure.tools.decorator import AnyTool, ToolOptions
 from perdure.tools.prepare import ToolPrepareContext
 from perdure.vocab.approvals import consent_to
@@ -422,48 +421,6 @@ async def test_a_tool_that_needs_leave_cannot_be_called_by_another_tool(desk: De
 
 
 # --- outages
-
-
-class AnsweredWhileParking:
-    """A store in which somebody answers exactly between the last look and the parking."""
-
-    def __init__(self, store: Store) -> None:
-        self._store = store
-        self.meddle: Callable[[], Awaitable[object]] | None = None
-        self.met = 0
-
-    if not TYPE_CHECKING:
-
-        def __getattr__(self, name: str) -> object:
-            return getattr(self._store, name)
-
-    def append(self, plan: Plan) -> Awaitable[Receipt]:
-        if not plan.parked or self.meddle is None:
-            return self._store.append(plan)
-        return asyncio.ensure_future(self._late(plan))
-
-    async def _late(self, plan: Plan) -> Receipt:
-        meddle, self.meddle = self.meddle, None
-        if meddle is not None:
-            self.met += 1
-            await meddle()
-        return await self._store.append(plan)
-
-
-async def test_a_decision_between_looking_and_parking_is_not_lost(desk: Desk) -> None:
-    paid: list[int] = []
-    store = AnsweredWhileParking(desk.new_store())
-    desk.new_store = lambda: cast(Store, store)
-    rt = await desk.open(ScriptedModel(call("refund", cents=1), say("ok")), refunds(paid), tuning=HURRIED)
-
-    async def approve() -> None:
-        (question,) = await rt.approvals.list()
-        await rt.approvals.approve(question.id, by="ana")
-
-    store.meddle = approve
-    session = await rt.session("s", agent="a")
-    await (await session.send("go")).result(20)
-    assert (paid, store.met) == ([1], 1)
 
 
 async def test_a_decision_while_no_worker_is_there_counts_and_the_expiry_is_the_first_one(desk: Desk) -> None:

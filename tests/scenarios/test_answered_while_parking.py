@@ -1,0 +1,131 @@
+"""No wake is lost between looking and parking: whatever a turn waits for is answered exactly there, on every store."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, TypeAlias, cast
+
+import pytest
+
+from perdure import Agent, Runtime, Session, ToolContext, tool
+from perdure.codec import Json
+from perdure.commit.plan import Plan, Receipt
+from perdure.models.scripted import ScriptedModel, call, say
+from perdure.store.protocol import Store, StreamInfo
+from perdure.tools.client_side import ask_user, client_tool
+from perdure.tools.toolbox import ToolSource
+from perdure.vocab.outcomes import PendingCompletion
+from perdure.vocab.promises import Ok
+from tests.scenarios.conftest import NewStore
+from tests.scenarios.test_bodies import HURRIED, outputs
+
+SURE: Json = {"id": "sure", "question": "Are you sure?", "kind": "choice", "options": ["yes", "no"]}
+
+
+class AnsweredWhileParking:
+    """A store in which somebody answers exactly between the owner's last look and its parking.
+
+    It keeps what the owner is told, and how its stream stands right after that: later nobody could tell an owner that
+    goes on from one that gave up and was woken.
+    """
+
+    def __init__(self, store: Store, answer: Callable[[], Awaitable[object]]) -> None:
+        self._store = store
+        self._answer = answer
+        self.parkings: list[tuple[Receipt, StreamInfo | None, int]] = []
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(self._store, name)
+
+    def append(self, plan: Plan) -> Awaitable[Receipt]:
+        return asyncio.ensure_future(self._late(plan)) if plan.parked else self._store.append(plan)
+
+    async def _late(self, plan: Plan) -> Receipt:
+        if not self.parkings:
+            await self._answer()
+        receipt = await self._store.append(plan)
+        woken = len(await self._store.inbox(plan.stream))
+        self.parkings.append((receipt, await self._store.stream(plan.stream), woken))
+        return receipt
+
+
+Answer: TypeAlias = Callable[[Session], Awaitable[object]]
+"""What somebody does who has the store and knows the session: it is "yes", however that is said."""
+
+
+def completion_key() -> tuple[ToolSource, Answer]:
+    keys: list[str] = []
+
+    @tool
+    async def wait(ctx: ToolContext) -> PendingCompletion:
+        """Wait."""
+        keys.append((await ctx.completion_key()).text)
+        return ctx.pending()
+
+    return wait, lambda session: session.runtime.resolve(keys[0], "yes")
+
+
+def event() -> tuple[ToolSource, Answer]:
+    @tool(effect="resumable")
+    async def wait(ctx: ToolContext) -> object:
+        """Wait."""
+        return await ctx.event("answer")
+
+    return wait, lambda session: session.resolve("answer", "yes")
+
+
+async def only_pending(session: Session) -> str:
+    [item] = await session.pending()
+    return item.id
+
+
+def client_call() -> tuple[ToolSource, Answer]:
+    async def post(session: Session) -> None:
+        await session.post_result(await only_pending(session), "yes")
+
+    return client_tool("wait", "Wait.", {"type": "object"}, result={"type": "string"}), post
+
+
+def question() -> tuple[ToolSource, Answer]:
+    async def say_so(session: Session) -> None:
+        await session.answer(await only_pending(session), {"sure": "yes"}, by="ann")
+
+    return ask_user, say_so
+
+
+def approval() -> tuple[ToolSource, Answer]:
+    @tool(approve=True)
+    async def wait() -> str:
+        """Wait."""
+        return "yes"
+
+    async def approve(session: Session) -> None:
+        [asked] = await session.runtime.approvals.list()
+        await session.runtime.approvals.approve(asked.id, by="ann")
+
+    return wait, approve
+
+
+@pytest.mark.parametrize("kind", [completion_key, event, client_call, question, approval])
+async def test_an_answer_between_looking_and_parking_is_not_lost(
+    kind: Callable[[], tuple[ToolSource, Answer]], new_store: NewStore
+) -> None:
+    source, answer = kind()
+    asked = call("ask_user", questions=[SURE]) if source is ask_user else call("wait")
+    async with Runtime(new_store(), worker=False) as outside:  # nothing in the owner's memory tells it of the answer
+        store = AnsweredWhileParking(new_store(), lambda: answer(outside.existing("s")))
+        agent = Agent("a", model=ScriptedModel(asked, say("ok")), tools=[source])
+        async with Runtime(cast(Store, store), agents=[agent], tuning=HURRIED) as rt:
+            session = await rt.session("s", agent="a")
+            assert (await (await session.send("go")).result(20)).status == "finished"
+            [output] = outputs(await session.history())
+            fences = {info.fence for info in await rt.sessions()}
+    assert output == "yes" or output["answers"]["sure"]["value"] == "yes"
+    [(receipt, after, in_inbox)] = store.parkings
+    assert [type(resolution) for _, resolution in receipt.resolved] == [Ok]
+    assert after is not None
+    assert (after.active, after.parked, after.owner is None, in_inbox) == (True, False, False, 0)
+    assert fences == {after.fence}, "it was given up and taken again"
