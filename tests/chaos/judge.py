@@ -34,7 +34,16 @@ from perdure.vocab.outcomes import (
     ToolCallOutcome,
     ToolOutput,
 )
-from perdure.vocab.records import EffectSettled, EffectStarted, InputAdmitted, Record, TurnEnded, TurnOpened, read
+from perdure.vocab.records import (
+    EffectSettled,
+    EffectStarted,
+    InputAdmitted,
+    OutcomeArrivedLate,
+    Record,
+    TurnEnded,
+    TurnOpened,
+    read,
+)
 from tests.chaos.app import BEGUN, DONE, ONCE, PROBED, REFUSED
 from tests.chaos.load import ACCEPTED, ANSWERED
 
@@ -209,9 +218,11 @@ def _fates(session: str, log: Sequence[Entry]) -> Iterator[tuple[str, str]]:
             case EffectSettled(outcome=LlmCallOutcome(reply=Reply() as reply)):
                 for call in reply.calls:
                     _, iteration, index = call.id.rsplit(".", 2)
-                    keys[f"c{iteration}.{index}"] = f"perdure-tool:default:{session}:{call.id}:{call.name}"
+                    keys[f"c{iteration}.{index}"] = _tool_key(session, call.id, call.name)
             case EffectStarted(id=id, effect="once"):
-                fates.setdefault(_key(keys, id), "begun")
+                fates[_key(keys, id)] = "begun"
+            case OutcomeArrivedLate(call=call, tool=name, output=output):
+                fates[_tool_key(session, call, name)] = _fate(output)
             case EffectSettled(id=id, outcome=ToolCallOutcome(launch=Done(result=result))) if result.tool_name in ONCE:
                 fates[_key(keys, id)] = _fate(result.output)
             case EffectSettled(id=id, outcome=DurableStepOutcome() as step) if "/step:" in id:
@@ -220,6 +231,10 @@ def _fates(session: str, log: Sequence[Entry]) -> Iterator[tuple[str, str]]:
             case _:
                 pass
     yield from fates.items()
+
+
+def _tool_key(session: str, call: str, tool: str) -> str:
+    return f"perdure-tool:default:{session}:{call}:{tool}"
 
 
 def _key(keys: Mapping[str, str], effect: str) -> str:

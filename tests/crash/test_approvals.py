@@ -51,6 +51,7 @@ def test_an_approved_call_happens_once_wherever_the_process_is_killed() -> None:
     assert len(crashes) > 10
 
 
+@pytest.mark.timeout(600)
 def test_the_same_on_postgres(postgres_url: str) -> None:
     crashes = every_boundary(bank, ask_and_approve, mode="kill", url=postgres_url)
     assert len(crashes) > 10

@@ -11,6 +11,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import cast
 
@@ -46,8 +47,15 @@ app = Runtime("sqlite:///app.db", agents=[echo])
 
 
 def worker(folder: Path, session: str, env: dict[str, str]) -> int:
-    args = [sys.executable, "-P", "-m", "perdure.cli.demo.worker", "demo.db", "ledger.csv", session]
-    return subprocess.run(args, cwd=folder, env=environment(env), check=False).returncode
+    """The demo's worker, with somebody who allows its e-mail."""
+    args = [sys.executable, "-P", "-m", "perdure.cli.demo.worker", "demo.db", "ledger.csv", "outbox.csv", session]
+    at_work = subprocess.Popen(args, cwd=folder, env=environment(env))
+    while at_work.poll() is None:
+        listed = look(folder, "approvals", "list", "--json")
+        for asked in listed.objects if listed.code == 0 else []:
+            look(folder, "approvals", "approve", str(asked["id"]), "--by", "ana")
+        time.sleep(0.1)
+    return at_work.returncode
 
 
 @pytest.fixture(scope="module")
@@ -116,6 +124,9 @@ def test_a_session_is_shown_with_a_timeline(booked: Path) -> None:
         ("model", "sim:travel", "ok, 1 call"),
         ("tool", "charge_card", "in doubt (worker died)"),
         ("probe", "charge_card", "happened"),
+        ("model", "sim:travel", "ok, 1 call"),
+        ("approval", "send_email", "approved by ana"),
+        ("tool", "send_email", "ok"),
         ("model", "sim:travel", "ok"),
     ]
 
@@ -173,6 +184,12 @@ def test_the_journal_tells_the_story_of_a_crash(booked: Path) -> None:
         "tool charge_card 1 in doubt (worker died)",
         "probe charge_card 1 happened",
         "model sim:travel 1 asked",
+        "model sim:travel 1 ok, 1 call",
+        "approval send_email 1 waiting for a person",
+        "approval send_email 1 approved by ana",
+        "tool send_email 1 intent saved",
+        "tool send_email 1 ok",
+        "model sim:travel 1 asked",
         "model sim:travel 1 ok",
         "turn end - finished",
     ]
@@ -204,7 +221,7 @@ def test_a_sound_log_verifies(session: str, booked: Path) -> None:
 
 TAMPERED = {
     "a record is missing": ("DELETE FROM log WHERE seq = 6 AND stream = :stream", "the log has a hole"),
-    "the end is missing": ("DELETE FROM log WHERE seq = 14 AND stream = :stream", "the log ends at #13"),
+    "the end is missing": ("DELETE FROM log WHERE seq = 20 AND stream = :stream", "the log ends at #19"),
     "an effect is answered twice": (
         "UPDATE log SET data = (SELECT data FROM log WHERE seq = 8 AND stream = :stream)"
         " WHERE seq = 13 AND stream = :stream",
