@@ -1345,7 +1345,7 @@ MUTANTS = [
         "services/spawns.py",
         "            if noted.new:\n",
         "            if noted.row:\n",
-        "tests/scenarios/test_subagents.py -k 'numbers_are_given_once and sqlite'",
+        "tests/scenarios/test_subagents.py -k 'numbers_are_given_once and memory'",
     ),
     Mutant(
         "sub-agents: what a child used is not told to its root",

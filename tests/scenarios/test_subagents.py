@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from typing import cast
 
 import pytest
 
 from perdure import Agent, Code, Error, Runtime, Session, ToolContext, Tuning, process, tool
 from perdure.codec import Json
-from perdure.ids import CallId, SessionId
+from perdure.commit.plan import Entry
+from perdure.ids import CallId, SessionId, StreamId
 from perdure.models.protocol import Model, ModelEvent, ModelRequest
 from perdure.models.scripted import ScriptedModel, call, calls, give, say
 from perdure.observe.verify import verify
@@ -24,6 +26,7 @@ from perdure.services.subagents import (
     SpawnSettled,
 )
 from perdure.session.fold import CODE
+from perdure.store.protocol import Annotated, Store
 from perdure.tools.decorator import AnyTool
 from perdure.tools.spawn_subagent import spawn_subagent
 from perdure.tools.subagents import SubagentFailed
@@ -509,12 +512,32 @@ async def test_a_claim_without_a_child_is_found_again_by_its_call_and_by_no_othe
         assert isinstance(freed, SpawnClaimed), "a claim of a turn that is over keeps no place"
 
 
+class AllHaveLooked:
+    """A store in which nobody writes before everybody has looked."""
+
+    def __init__(self, store: Store, everybody: int) -> None:
+        self._store = store
+        self._looking = everybody
+        self._looked = asyncio.Event()
+
+    def __getattr__(self, name: str) -> Json:
+        return getattr(self._store, name)
+
+    async def annotate(self, stream: StreamId, entry: Entry) -> Annotated:
+        self._looking -= 1
+        if self._looking <= 0:
+            self._looked.set()
+        await self._looked.wait()
+        return await self._store.annotate(stream, entry)
+
+
 async def test_numbers_are_given_once_whoever_asks_at_the_same_time(new_store: NewStore) -> None:
     async with office(new_store, chief=ScriptedModel(say("hi", latency_ms=600_000))) as rt:
         session = await rt.session("s", agent="chief")
         sent = await session.send("Hello")
         await until(lambda: _has_turn(session))
-        spawns = LogSpawnStore(rt.store, rt.tenant, SpawnLimits(active=5), rt.clock.wall_ms)
+        store = cast("Store", AllHaveLooked(rt.store, 12))
+        spawns = LogSpawnStore(store, rt.tenant, SpawnLimits(active=5), rt.clock.wall_ms)
 
         async def one(index: int) -> str:
             try:
