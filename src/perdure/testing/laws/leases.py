@@ -25,6 +25,8 @@ from perdure.testing.laws.bench import (
     take,
 )
 
+NEWCOMER = WorkerId("cyd")
+
 
 class LeaseLaws:
     """Workers and their leases."""
@@ -108,6 +110,8 @@ class LeaseLaws:
         bench.clock.advance(LEASE_MS * 2)  # as if the store had been away: everybody has lapsed
         assert isinstance(await bench.store.claim(taken, ANN), Claim)
         assert await bench.store.claim(taken, BOB) == Held(ANN)
+        await enlist(bench, NEWCOMER)  # who was not there does not know that everybody was away
+        assert await bench.store.claim(taken, NEWCOMER) == Held(ANN)
         bench.clock.advance(LEASE_MS * 2)
         admitted = await bench.store.admit(said(idle, "hello"), claim_for=ANN)
         assert isinstance(admitted, Admitted)
