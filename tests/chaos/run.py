@@ -110,12 +110,21 @@ async def _under_fire(run: Run) -> None:
     async with asyncio.timeout(DRAIN_S):
         while not all(worker.ready for worker in run.fleet):  # noqa: ASYNC110 - whoever was killed last is still starting
             await asyncio.sleep(0.05)
+    await _all_consumed(run.place.url)
     codes = await asyncio.gather(*(asyncio.to_thread(worker.end, DRAIN_S) for worker in run.fleet))
     run.report.problems += [f"worker {i} ended with {code}" for i, code in enumerate(codes) if code != 0]
     fell = [code for worker in run.fleet for code in worker.fell]
     may_fall = {STORE_AWAY} if run.server is not None else set[int]()
     run.report.problems += [f"a worker ended by itself with {code}" for code in fell if code not in may_fall]
     run.report.counts["kills"] = sum(worker.kills for worker in run.fleet)
+
+
+async def _all_consumed(url: str) -> None:
+    """An answer that comes as its turn ends is left for a worker to take off the inbox. The judge sees if none did."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(DRAIN_S):
+            while (await judge.read_tables(url)).left[0]:  # noqa: ASYNC110 - other processes do it
+                await asyncio.sleep(0.5)
 
 
 class Trouble:

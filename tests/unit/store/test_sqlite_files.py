@@ -17,7 +17,7 @@ from perdure.errors import Code, Error
 from perdure.ids import WorkerId
 from perdure.store.sqlite import SqliteStore
 from perdure.store.sqlite.failures import failure
-from perdure.store.sqlite.migrate import connect
+from perdure.store.sqlite.migrate import connect, prepare
 from perdure.store.sqlite.schema import APPLICATION_ID, QUERIES, SCHEMA_VERSION, migrations, schema, statements
 from tests.unit.store.parties import RealClock, entry, fork, opened, owned, plan
 
@@ -131,6 +131,25 @@ async def test_an_empty_file_becomes_a_store(path: Path) -> None:
     assert connection.execute("PRAGMA application_id").fetchone() == (APPLICATION_ID,)
     connection.close()
     assert APPLICATION_ID.to_bytes(4) == b"PERD"
+
+
+def test_a_store_that_somebody_is_just_making_is_not_taken_for_another_application(path: Path) -> None:
+    class Slow(sqlite3.Connection):
+        """Between two of its statements another process makes the store."""
+
+        def execute(self, sql: str, *args: object) -> sqlite3.Cursor:  # type: ignore[override]
+            if sql == "SELECT count(*) FROM sqlite_master" and not made:
+                made.append(1)
+                with closing(connect(path)) as other:
+                    prepare(path, other)
+            return super().execute(sql, *args)  # type: ignore[arg-type]
+
+    made: list[int] = []
+    sqlite(path, "PRAGMA journal_mode = WAL")
+    with closing(sqlite3.connect(path, isolation_level=None, factory=Slow)) as slow:
+        prepare(path, slow)
+        assert made
+        assert slow.execute("PRAGMA application_id").fetchone() == (APPLICATION_ID,)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no such permissions on this platform")

@@ -91,7 +91,7 @@ def prepare(path: Path, connection: sqlite3.Connection, release: Release = THIS)
     A file that is ahead of us is used as it is, if it says that we can.
     """
     known = migrations(release)
-    patiently(lambda: _look(path, connection, known), path)
+    patiently(lambda: _look_once(path, connection, known), path)
     mode = patiently(lambda: connection.execute("PRAGMA journal_mode = WAL").fetchone()[0], path)
     if mode != "wal":
         raise Error(
@@ -121,7 +121,7 @@ def inspect(path: Path, release: Release = THIS) -> SchemaState:
     try:
         connection = connect(path, read_only=True)
         try:
-            version, _ = _look(path, connection, known)
+            version, _ = _look_once(path, connection, known)
         finally:
             connection.close()
     except sqlite3.Error as problem:
@@ -141,6 +141,16 @@ def _migrate(path: Path, connection: sqlite3.Connection, known: Sequence[Migrati
     connection.execute("INSERT OR REPLACE INTO store (one, works_from) VALUES (1, ?)", (works_from,))
     connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
     connection.execute(f"PRAGMA user_version = {len(known)}")
+
+
+def _look_once(path: Path, connection: sqlite3.Connection, known: Sequence[Migration]) -> tuple[int, int]:
+    """A look at one moment: somebody may just be making the store, and half of it looks like another application's."""
+    connection.execute("BEGIN")
+    try:
+        return _look(path, connection, known)
+    finally:
+        if connection.in_transaction:
+            connection.execute("COMMIT")
 
 
 def _look(path: Path, connection: sqlite3.Connection, known: Sequence[Migration]) -> tuple[int, int]:
