@@ -1012,6 +1012,20 @@ MUTANTS = [
         f"{STORES} -k 'TestMemory and another_worker_holds_is_taken'",
     ),
     Mutant(
+        "a worker that had enough to begin with forgets that others may wait",
+        "runtime/worker.py",
+        "                serving.more_waits = True  # enough",
+        "                # enough",
+        "tests/scenarios/test_takeover.py -k 'sqlite and looks_on_by_itself'",
+    ),
+    Mutant(
+        "a store that is just being made is looked at in pieces",
+        "store/sqlite/migrate.py",
+        '    connection.execute("BEGIN")\n',
+        "",
+        "tests/unit/store/test_sqlite_files.py -k just_making",
+    ),
+    Mutant(
         "a session keeps its queue's seat as long as it has something to do",
         "runtime/serving.py",
         "await resident.serve(once=stream in self._seats)",

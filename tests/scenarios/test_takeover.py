@@ -20,6 +20,7 @@ import pytest
 from perdure import Agent, Runtime, Tuning
 from perdure.ids import StreamId, WorkerId
 from perdure.models.scripted import ScriptedModel, say
+from perdure.runtime import worker as worker_module
 from perdure.runtime.serving import MAX_BEGINNING
 from perdure.store.protocol import Claim, Loaded, Ready, Serves, Store
 from perdure.testing.laws import Bench
@@ -138,6 +139,34 @@ async def test_a_worker_takes_no_more_than_it_can_begin_with(bench: Bench) -> No
             while not await over(bench.store):  # noqa: ASYNC110 - the worker does it
                 await asyncio.sleep(0.05)
     assert sorted(busy.taken) == sorted(SESSIONS)
+
+
+class Late(Counting):
+    """A store that tells what was taken only when everything that was taken before is over."""
+
+    rt: Runtime
+
+    async def claim_ready(self, worker: WorkerId, *, limit: int, now: int, serves: Serves) -> tuple[Ready, ...]:
+        found = await super().claim_ready(worker, limit=limit, now=now, serves=serves)
+        served = self.rt.worker
+        assert served is not None
+        await reached(lambda: served.serving.running == 0)
+        return found
+
+
+async def test_a_worker_that_finishes_while_it_takes_more_looks_on_by_itself(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing wakes it but what it does: were one look forgotten, the rest would wait for hours."""
+    monkeypatch.setattr(worker_module, "SCAN_S", 36_000)
+    for index, stream in enumerate(SESSIONS):
+        await bench.store.admit(said(stream, f"hello {index}", agent="a"))
+    late = Late(await bench.reopen())
+    agent = Agent("a", model=ScriptedModel(say("done")))
+    late.rt = Runtime(cast("Store", late), agents=[agent], tuning=Tuning(lease_s=36_000))
+    async with late.rt, asyncio.timeout(50):
+        while not await over(bench.store):  # noqa: ASYNC110 - the worker does it
+            await asyncio.sleep(0.05)
 
 
 async def test_keeping_a_hundred_sessions_costs_one_write_per_renewal(bench: Bench) -> None:

@@ -105,7 +105,8 @@ class Worker:
         while not serving.closed:
             free, room = serving.free, serving.room
             if free and not room:
-                return  # enough to begin with
+                serving.more_waits = True  # enough to begin with; there may be others
+                return
             found = await self._first(room + 1, without=tuple(full))
             serving.more_waits = len(found) > room
             crowd.full = serving.more_waits and room == free
