@@ -137,7 +137,7 @@ def test_a_store_that_somebody_is_just_making_is_not_taken_for_another_applicati
     class Slow(sqlite3.Connection):
         """Between two of its statements another process makes the store."""
 
-        def execute(self, sql: str, *args: object) -> sqlite3.Cursor:  # type: ignore[override]
+        def execute(self, sql: str, *args: object) -> sqlite3.Cursor:
             if sql == "SELECT count(*) FROM sqlite_master" and not made:
                 made.append(1)
                 with closing(connect(path)) as other:
