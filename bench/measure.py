@@ -128,6 +128,7 @@ def kill_and_start_again(start: Callable[[bool], subprocess.Popen[bytes]], chose
         time.sleep(0.01)
     all_s = time.perf_counter() - killed
     steps, done = log.read()
+    doubted = {f"{name} {n}" for name, note in done.items() for n in note.split(",") if n.isdigit()}
     os.kill(worker.pid, signal.SIGKILL)
     worker.wait()
     tell(
@@ -136,8 +137,8 @@ def kill_and_start_again(start: Callable[[bool], subprocess.Popen[bytes]], chose
         all_done_s=round(all_s, 2),
         done=len(done),
         steps_twice=sum(times > 1 for times in steps.values()),
-        steps_missing=total - len(steps),
-        told_in_doubt=sum(int(note) for note in done.values() if note.isdigit()),
+        steps_missing=total - len(steps.keys() | doubted),
+        told_in_doubt=len(doubted),
     )
 
 

@@ -299,9 +299,9 @@ async def recovering(chosen: Namespace) -> None:
 
     @tool(effect="resumable")
     async def flow(ctx: ToolContext) -> int:
-        """Run steps; a step of unknown outcome is passed over, and counted."""
+        """Run steps; a step of unknown outcome is passed over, and told."""
         await gate.wait()
-        doubts = 0
+        doubts: list[str] = []
         for n in range(chosen.steps):
 
             async def step(n: int = n) -> object:
@@ -311,9 +311,9 @@ async def recovering(chosen: Namespace) -> None:
             try:
                 await ctx.step(f"s{n}", step)
             except OutcomeUnknown:
-                doubts += 1
-        log.done(ctx.session_id, str(doubts))
-        return doubts
+                doubts.append(str(n))
+        log.done(ctx.session_id, ",".join(doubts) or "-")
+        return len(doubts)
 
     async with runtime(chosen, Agent("a", model=Calling("flow"), tools=[flow])) as rt:
         if not chosen.again:
