@@ -3,6 +3,8 @@ PYTHON ?= python3
 BIN := .venv/bin
 ARGS ?=
 .DEFAULT_GOAL := help
+# Tests start hundreds of children that import the same modules: compiled once is half of what they cost.
+unexport PYTHONDONTWRITEBYTECODE
 .PHONY: help venv demo test check format lint types imports words chaos bench mutants sizes pins
 
 help: ## List the recipes

@@ -16,6 +16,15 @@ from perdure.testing.crash import Boundary, Gate, fatal
 from perdure.testing.life import Home, Lived, Played, live
 
 _GRACE_S = 20.0
+_WARM = [
+    "perdure.testing.children",
+    "perdure.testing.sweep",
+    "pydantic.json_schema",
+    "pydantic.main",
+    "pydantic.type_adapter",
+    "pytest",
+]
+"""What a child would import anyhow, imported once. What cannot be had is left out; pydantic alone imports little."""
 
 
 def in_child(played: Played, home: Home, kill_at: Boundary | None) -> Lived:
@@ -61,8 +70,7 @@ def check_portable(played: Played) -> None:
 @functools.cache
 def _processes() -> ForkServerContext:
     context = multiprocessing.get_context("forkserver")
-    # A warm server, so that a child costs little. What cannot be imported is left out.
-    context.set_forkserver_preload(["perdure.testing.children", "perdure.testing.sweep", "pydantic", "pytest"])
+    context.set_forkserver_preload(_WARM)
     return context
 
 
