@@ -129,6 +129,7 @@ class Code(StrEnum):
     PROCESS_FAILED = "process_failed"
     PROCESS_NOT_EXTERNAL = "process_not_external"
     PROCESS_HANDLE_INVALID = "process_handle_invalid"
+    PROCESS_NOT_VISIBLE = "process_not_visible"
 
     # the effect seam
     REPLAY_MISMATCH = "replay_mismatch"
@@ -278,6 +279,7 @@ TRAITS: Mapping[Code, Trait] = {
     Code.PROCESS_FAILED: Trait(502),
     Code.PROCESS_NOT_EXTERNAL: _CONFLICT,
     Code.PROCESS_HANDLE_INVALID: _BAD,
+    Code.PROCESS_NOT_VISIBLE: _MISSING,
     Code.REPLAY_MISMATCH: _CONFLICT,
     Code.RUNTIME_EFFECT_INVOCATION_SUBJECT: _BROKEN,
     Code.RUNTIME_EFFECT_INVOCATION_KIND: _BROKEN,

@@ -104,6 +104,7 @@ CODES = [
     "process_failed",
     "process_not_external",
     "process_handle_invalid",
+    "process_not_visible",
     "replay_mismatch",
     "runtime_effect_invocation_subject",
     "runtime_effect_invocation_kind",

@@ -15,10 +15,16 @@ from perdure.vocab.promises import Resolution
 
 
 class Label(msgspec.Struct, frozen=True, gc=False):
-    """How a stream is listed and found. None leaves it as it is. A projection of the log: its records say the same."""
+    """How a stream is listed and found. None leaves it as it is. A projection of the log: its records say the same.
+
+    `tags` are all it has from now on; `adds` and `drops` change them one by one, so that two who do that at once lose
+    nothing. A tag that begins with `LIVE` is taken from a stream by its end, and not given to one that has ended.
+    """
 
     title: str | None = None
     tags: tuple[str, ...] | None = None
+    adds: tuple[str, ...] = ()
+    drops: tuple[str, ...] = ()
 
 
 class Redaction(msgspec.Struct, frozen=True, gc=False):

@@ -7,7 +7,7 @@ record that takes it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Literal, TypeAlias
 
 import msgspec
@@ -17,7 +17,7 @@ from perdure.ids import Fence, PromiseId, Seq, StreamId, WorkerId
 from perdure.inbox.admit import Admission, Admitted, Conflict, Delivery
 from perdure.vocab.blobs import Blob, blob_of
 from perdure.vocab.promises import Ok, PromiseState, Resolution
-from perdure.vocab.records import FORMAT, Record, Row, SessionOpened, key_of, kind_of, read, write
+from perdure.vocab.records import FORMAT, PROCESS_END, Record, Row, SessionOpened, key_of, kind_of, read, write
 
 __all__ = [  # blobs are said in one breath with plans
     "MAX_COMMIT_BYTES",
@@ -39,6 +39,7 @@ __all__ = [  # blobs are said in one breath with plans
     "blob_of",
     "check_budget",
     "check_use",
+    "ends",
     "first_entry",
     "inbox_gone",
     "judge",
@@ -88,6 +89,11 @@ def first_entry(new: Delivery) -> Entry:
     if new.opening is None:
         return Entry.of(SessionOpened(agent=new.agent or ""), at=new.at)
     return Entry(new.opening.kind, new.opening.data, new.at)
+
+
+def ends(entries: Iterable[Entry]) -> bool:
+    """Whether one of these ends its stream: its tags that begin with `LIVE` go in the same transaction."""
+    return bool([True for entry in entries if entry.key == PROCESS_END])
 
 
 class SetTimer(msgspec.Struct, frozen=True, gc=False):

@@ -15,6 +15,7 @@ from perdure.ids import StreamId, Tenant, check_id, process_stream
 from perdure.inbox.admit import Delivery, Opening
 from perdure.inbox.items import Wake
 from perdure.processes.events import check_event_types
+from perdure.processes.visibility import tags_of
 from perdure.vocab.blobs import Blob, blob_of
 from perdure.vocab.records import ProcessRegistered, kind_of, write
 from perdure.vocab.registrations import EngineInput, ExternalInput, Registration, SessionTurnInput, ToolCallInput
@@ -97,6 +98,7 @@ def starting(
         blobs=(env,) if env is not None else (),
         queue=queue,
         opening=Opening(kind_of(registered), write(registered)),
+        tags=tags_of(asked),
     )
 
 

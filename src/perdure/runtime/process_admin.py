@@ -8,13 +8,16 @@ from typing import TYPE_CHECKING
 from perdure.codec import Json
 from perdure.errors import Code, Error
 from perdure.ids import StreamId
-from perdure.processes.registration import check_process_id
+from perdure.processes.record import Status, fold_all
+from perdure.processes.registration import check_process_id, owner_of
+from perdure.processes.visibility import listed_by
 from perdure.runtime.process_handle import ProcessHandle
-from perdure.vocab.processes import ProcessListMode
-from perdure.vocab.records import PROCESS_END
+from perdure.store.protocol import StreamInfo
+from perdure.vocab.processes import ProcessListMode, SessionScope
+from perdure.vocab.records import PROCESS_END, Row
+from perdure.vocab.registrations import ProcessOutput, Registration
 
 if TYPE_CHECKING:
-    from perdure.processes.record import ProcessRecord
     from perdure.runtime.runtime import Runtime
 
 PAGE = 100
@@ -22,11 +25,20 @@ PAGE = 100
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """A process in a list; `place` continues a list after it."""
+    """A process in a list, as far as that is told without reading its log: what it is, and how it ended; `place`
+    continues a list after it.
+
+    One that has not ended is `waiting` if it is parked: while it waits in memory, for half a minute at most, it is
+    `running`. `await one.handle.record()` knows it exactly, and what it waits for.
+    """
 
     handle: ProcessHandle
-    record: ProcessRecord
-    place: tuple[int, StreamId]
+    registration: Registration
+    status: Status
+    registered_at: int
+    output: ProcessOutput | None
+    ended_at: int | None
+    place: int
 
 
 class Processes:
@@ -40,34 +52,49 @@ class Processes:
         mode: ProcessListMode = "live",
         *,
         session: str | None = None,
+        frame: str = "",
         definition: str | None = None,
         limit: int = 50,
-        before: tuple[int, StreamId] | None = None,
+        before: int | None = None,
     ) -> tuple[Listed, ...]:
-        """Processes, the last changed first: those that have not ended, or all of them. With `session`, those that came
-        from there; with `definition`, those of that code. `before` continues after the `place` of the last one.
+        """Processes, the latest first: those that have not ended, or all of them. With `session`, those that are seen
+        from there (or from a `frame` of it); with `definition`, those of that code. `before` continues after the
+        `place` of the last one.
+
+        A page costs what it holds, however many processes there are. (With a session *and* a definition, what the
+        session sees is looked through.)
         """
-        rt, found = self._runtime, list[Listed]()
+        rt = self._runtime
         rt.check_usable()
-        while len(found) < limit:
-            page = await rt.store.streams(tenant=rt.tenant, kind="process", limit=PAGE, before=before)
-            for info in page:
-                before = (info.updated_at, info.stream)
-                if mode == "live" and await rt.store.find(info.stream, PROCESS_END) is not None:
-                    continue
-                handle = ProcessHandle(rt, info.name)
-                record = await handle.record()
-                origin = record.known.provenance.originator
-                if session is not None and (origin is None or origin.session_id != session):
-                    continue
-                if definition is not None and record.known.definition != definition:
-                    continue
-                found.append(Listed(handle, record, before))
-                if len(found) == limit:
-                    break
-            if len(page) < PAGE:
-                break
-        return tuple(found)
+        scope = None if session is None else SessionScope(session_id=session, frame_id=frame)
+        page = await rt.store.newest(
+            tenant=rt.tenant,
+            kind="process",
+            limit=limit,
+            before=before,
+            tag=listed_by(mode, scope, definition),
+            agent=None if definition is None else owner_of(definition),
+        )
+        marks = await rt.store.marks([info.stream for info in page], PROCESS_END) if page else ()
+        told: dict[StreamId, list[Row]] = {}
+        for row in sorted(marks, key=lambda row: row.seq):
+            told.setdefault(row.stream, []).append(row)
+        return tuple(self._listed(info, told[info.stream]) for info in page if info.stream in told)
+
+    def _listed(self, info: StreamInfo, marks: list[Row]) -> Listed:
+        record = fold_all(marks)
+        status = record.status
+        if record.output is None and info.last_seq > 1:
+            status = "waiting" if info.parked else "running"
+        return Listed(
+            handle=ProcessHandle(self._runtime, info.name),
+            registration=record.known,
+            status=status,
+            registered_at=record.registered_at,
+            output=record.output,
+            ended_at=record.ended_at if record.output is not None else None,
+            place=info.number,
+        )
 
     def handle(self, value: Json) -> ProcessHandle:
         """The process that a handle stands for: its id, a handle, or the JSON of one.

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from base64 import b64decode, b64encode
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
 from hashlib import sha256
 from typing import TYPE_CHECKING, Protocol, cast
 
@@ -383,6 +383,24 @@ class EncodedStore:
         """Streams, their titles decoded."""
         found = await self._store.streams(tenant=tenant, kind=kind, limit=limit, before=before, tag=tag)
         return tuple(self._info(info) for info in found)
+
+    async def newest(
+        self,
+        *,
+        tenant: Tenant,
+        kind: str,
+        tag: str,
+        limit: int,
+        before: int | None = None,
+        agent: str | None = None,
+    ) -> tuple[StreamInfo, ...]:
+        """Streams, their titles decoded."""
+        found = await self._store.newest(tenant=tenant, kind=kind, limit=limit, before=before, tag=tag, agent=agent)
+        return tuple(self._info(info) for info in found)
+
+    async def marks(self, streams: Sequence[StreamId], key: str) -> tuple[Row, ...]:
+        """Records, decoded."""
+        return tuple(self._row(row) for row in await self._store.marks(streams, key))
 
     async def peek(self, promise: PromiseId) -> PromiseState | None:
         """A promise as it is now, decoded."""

@@ -139,7 +139,7 @@ class InboxRow(msgspec.Struct, frozen=True, gc=False):
 
 
 class StreamInfo(msgspec.Struct, frozen=True, gc=False):
-    """A stream in a list."""
+    """A stream in a list. Of two streams, the one that was made later has the higher `number`."""
 
     stream: StreamId
     tenant: Tenant
@@ -160,6 +160,7 @@ class StreamInfo(msgspec.Struct, frozen=True, gc=False):
     paused: Pause | None = None
     queue: str | None = None
     priority: int | None = None
+    number: int = 0
 
 
 class Annotated(msgspec.Struct, frozen=True, gc=False):
@@ -437,13 +438,33 @@ class Store(Protocol):
         `tag`, only those that have it."""
         ...
 
+    async def newest(
+        self,
+        *,
+        tenant: Tenant,
+        kind: str,
+        tag: str,
+        limit: int,
+        before: int | None = None,
+        agent: str | None = None,
+    ) -> tuple[StreamInfo, ...]:
+        """Streams that have a tag, the latest made first; `before` continues after the `number` of the last one. With
+        `agent`, only those of that agent. A page without `agent` reads as many rows as it has, however many streams
+        there are."""
+        ...
+
+    async def marks(self, streams: Sequence[StreamId], key: str) -> tuple[Row, ...]:
+        """The first record of each of these streams, and the one that has this log key: all in one look."""
+        ...
+
     async def drop_snapshot(self, stream: StreamId) -> None:
         """Forget a snapshot; nothing else changes."""
         ...
 
-    async def delete(self, stream: StreamId, *, beside: tuple[StreamId, ...] = ()) -> bool:
+    async def delete(self, stream: StreamId, *, beside: tuple[StreamId, ...] = (), edges: tuple[str, ...] = ()) -> bool:
         """Remove a stream and everything it owns, physically, and those `beside` it in the same transaction. A later
-        stream of that name starts above its fence."""
+        stream of that name starts above its fence. Whatever tags of its tenant begin like one of `edges` go too: other
+        streams are not found from here any more, and nothing else happens to them."""
         ...
 
     # --- promises

@@ -464,6 +464,8 @@ def redaction_key(seq: Seq) -> str:
 FIRST_STARTED = "process:first-started"
 PROCESS_END = "process:end"
 """The log key that all ways to end a process race for."""
+LIVE = "live:"
+"""How the tags begin that a stream loses by its end."""
 ABANDON = "process:abandon"
 
 

@@ -280,6 +280,10 @@ def test_every_named_query_is_valid_for_the_schema() -> None:
                 "queue",
                 "priority",
                 "suspects",
+                "tag",
+                "before",
+                "key",
+                "streams",
             ]
             values = dict.fromkeys(names, 1)
             lists = dict.fromkeys(["alive", "besides", "queues", "recent", "without", "only"], "[]") | {"agents": "{}"}

@@ -32,7 +32,7 @@ def list_processes(
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """List processes, the last changed first."""
+    """List processes, the latest first."""
     from perdure.cli.places import run
 
     run(lambda: _list(db, limit, all=all, json=json, quiet=quiet))
@@ -44,9 +44,10 @@ async def _list(db: str, limit: int, *, all: bool, json: bool, quiet: bool) -> N
 
     async with opened(db) as rt:
         found = await rt.processes.list("all" if all else "live", limit=limit)
+        records = [] if quiet and not json else [await one.handle.record() for one in found]
     if json:
-        for one in found:
-            emit(**_fields(one.handle.id, one.record))
+        for one, record in zip(found, records, strict=True):
+            emit(**_fields(one.handle.id, record))
         return
     if quiet:
         for one in found:
@@ -56,10 +57,10 @@ async def _list(db: str, limit: int, *, all: bool, json: bool, quiet: bool) -> N
         columns = [Column(title) for title in ("ID", "STATUS", "RUNS", "SINCE")]
         rows = [
             (
-                *(one_line(one.handle.id, 60), one.record.status, one_line(one.record.known.definition, 40)),
-                *(utc(one.record.registered_at), one_line(_waits(one.record), 60)),
+                *(one_line(one.handle.id, 60), record.status, one_line(record.known.definition, 40)),
+                *(utc(record.registered_at), one_line(_waits(record), 60)),
             )
-            for one in found
+            for one, record in zip(found, records, strict=True)
         ]
         table([*columns, Column("WAITS FOR", gives=True)], rows)
     note("1 process." if len(found) == 1 else f"{len(found)} processes.")

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from msgspec.structs import replace
 
 from perdure.commit.changes import Pause
-from perdure.commit.plan import Blob, Entry, Sent, Snapshot, StreamState
+from perdure.commit.plan import Blob, Entry, Sent, Snapshot, StreamState, ends
 from perdure.ids import BlobHash, Fence, InputId, PromiseId, Seq, StreamId, TurnId, WorkerId, stream_names
 from perdure.store.protocol import InboxRow
-from perdure.vocab.records import FORMAT, Row
+from perdure.vocab.records import FORMAT, LIVE, PROCESS_END, Row
 
 UNFENCED = Fence(0)
 
@@ -56,9 +56,15 @@ class Stream:
     snapshot: Snapshot | None = None
     title: str = ""
     tags: tuple[str, ...] = ()
+    number: int = 0
     paused: Pause | None = None
     queue: str | None = None
     priority: int | None = None
+
+    def tag(self, *tags: str) -> None:
+        """Let it be found by these too. One that has ended is not live any more."""
+        over = PROCESS_END in self.keys
+        self.tags = tuple(sorted({*self.tags, *(tag for tag in tags if not (over and tag.startswith(LIVE)))}))
 
     @property
     def last_seq(self) -> Seq:
@@ -89,6 +95,8 @@ class Stream:
         self.log.append(Stored(row, fence, n))
         if entry.key is not None:
             self.keys[entry.key] = row
+        if ends((entry,)):
+            self.tags = tuple(tag for tag in self.tags if not tag.startswith(LIVE))
         self.format = max(self.format, entry.version)
         return row
 

@@ -105,6 +105,7 @@ class MemoryStore:
         self._secrets: dict[str, bytes] = {}
         self._permits: list[Permit] = []
         self._inbox_ids = itertools.count(1)
+        self._numbers = itertools.count(1)
 
     async def open(self) -> None:
         """Nothing to connect."""
@@ -388,8 +389,9 @@ class MemoryStore:
     def _open_stream(self, new: Delivery) -> Stream:
         now = self._clock.wall_ms()
         stream = Stream(new.stream, new.agent or "", now, now, fence=self._graves.get(new.stream, UNFENCED))
-        stream.queue, stream.priority, stream.tags = new.queue, new.priority, tuple(sorted(new.tags))
+        stream.queue, stream.priority, stream.number = new.queue, new.priority, next(self._numbers)
         stream.write(first_entry(new))
+        stream.tag(*new.tags)
         self._streams[new.stream] = stream
         return stream
 
@@ -514,6 +516,7 @@ class MemoryStore:
         for known in new.admissions:
             stream.admissions[known.source_key] = (known.content, known.turn, known.input)
         _relabel(stream, new.label)
+        stream.number = next(self._numbers)
         self._streams[new.stream] = stream
         self._refer(stream, new.blobs)
         self._committed()
@@ -699,6 +702,36 @@ class MemoryStore:
             paused=s.paused,
             queue=s.queue,
             priority=s.priority,
+            number=s.number,
+        )
+
+    async def newest(
+        self,
+        *,
+        tenant: Tenant,
+        kind: str,
+        tag: str,
+        limit: int,
+        before: int | None = None,
+        agent: str | None = None,
+    ) -> tuple[StreamInfo, ...]:
+        """Streams, the latest made first."""
+        found = [
+            stream
+            for stream in self._streams.values()
+            if stream.names[:2] == (tenant, kind)
+            and tag in stream.tags
+            and (agent is None or agent == stream.agent)
+            and (before is None or stream.number < before)
+        ]
+        found.sort(key=lambda stream: stream.number, reverse=True)
+        return tuple(self._info(stream) for stream in found[:limit])
+
+    async def marks(self, streams: Sequence[StreamId], key: str) -> tuple[Row, ...]:
+        """The first record of each, and the one under a log key."""
+        found = [self._streams[name] for name in streams if name in self._streams]
+        return tuple(
+            row for s in found for row in (s.log[0].row if s.log else None, s.keys.get(key)) if row is not None
         )
 
     # --- removal
@@ -709,11 +742,14 @@ class MemoryStore:
             self._streams[stream].snapshot = None
             self._committed()
 
-    async def delete(self, stream: StreamId, *, beside: tuple[StreamId, ...] = ()) -> bool:
+    async def delete(self, stream: StreamId, *, beside: tuple[StreamId, ...] = (), edges: tuple[str, ...] = ()) -> bool:
         """Remove a stream and everything it owns; whoever waits for one of its promises is woken to find it gone."""
         deleted = self._delete(stream)
         for other in beside:
             self._delete(other)
+        for one in self._streams.values() if edges else ():
+            if one.names[0] == stream_names(stream)[0]:
+                one.tags = tuple(tag for tag in one.tags if not tag.startswith(edges))
         return deleted
 
     def _delete(self, stream: StreamId) -> bool:
@@ -833,4 +869,6 @@ def _relabel(stream: Stream, label: Label) -> None:
     if label.title is not None:
         stream.title = label.title
     if label.tags is not None:
-        stream.tags = tuple(sorted(label.tags))
+        stream.tags = ()
+    stream.tags = tuple(tag for tag in stream.tags if tag not in label.drops)
+    stream.tag(*(label.tags or ()), *label.adds)

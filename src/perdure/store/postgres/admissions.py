@@ -23,7 +23,7 @@ from perdure.commit.changes import (
     stream_exists,
     stream_moved,
 )
-from perdure.commit.plan import Blob, Entry, Sent, first_entry, sent_as
+from perdure.commit.plan import Blob, Entry, Sent, ends, first_entry, sent_as
 from perdure.errors import Error
 from perdure.ids import Fence, PromiseId, Seq, StreamId, WorkerId, stream_names
 from perdure.inbox.admit import (
@@ -265,10 +265,10 @@ async def _refer_again(on: Session, stream: int, new: Delivery) -> None:
 
 async def annotate(on: Session, name: StreamId, entry: Entry, label: Label | None, now: int) -> Annotated:
     """Append an admitted record; under a key that is taken, the record that has it."""
-    if label is not None:
+    if label is not None or ends((entry,)):
         async with on.transaction():
             stream, _, row, new = await append_admitted(on, name, entry, now)
-            if new:
+            if new and label is not None:
                 await _relabel(on, stream, name, label)
         return Annotated(row, new=new)
     while True:
@@ -350,7 +350,10 @@ async def _relabel(on: Session, stream: int, name: StreamId, label: Label) -> No
         await on.all("title_put", stream, label.title)
     if label.tags is not None:
         await on.all("tags_clear", stream)
-        await on.all("tags_put", stream_names(name)[0], stream, list(label.tags))
+    if label.drops:
+        await on.all("tags_drop", stream, list(label.drops))
+    if adds := [*(label.tags or ()), *label.adds]:
+        await on.all("tags_put", stream_names(name)[0], stream, adds)
 
 
 async def redact(on: Session, redaction: Redaction, now: int) -> Annotated:
@@ -383,13 +386,15 @@ async def _put(on: Session, stream: int, new: Delivery) -> int:
     return inbox_id
 
 
-async def delete(on: Session, name: StreamId, beside: Sequence[StreamId], now: int) -> bool:
+async def delete(on: Session, name: StreamId, beside: Sequence[StreamId], edges: Sequence[str], now: int) -> bool:
     """Remove a stream and everything it owns; whoever waits for one of its promises is woken to find it gone."""
     async with on.transaction():
         await _lock_promises(on, name)  # before the stream, like everybody
         deleted = await _delete(on, name, now)
         for other in beside:
             await _delete(on, other, now)
+        for begins in edges:
+            await on.all("tags_cut", stream_names(name)[0], begins, f"{begins}\U0010ffff")
     return deleted
 
 

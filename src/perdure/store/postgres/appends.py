@@ -26,6 +26,7 @@ from perdure.commit.plan import (
     Snapshot,
     StreamState,
     check_use,
+    ends,
     inbox_gone,
     judge,
     key_taken,
@@ -91,7 +92,9 @@ class Chain:
         plan = self.first
         if len(self.jobs) > 1 or plan.waits or plan.consume or plan.timers or plan.blobs or plan.snapshot:
             return False
-        return not (plan.sends or plan.concerns_people) and len({entry.version for entry in plan.entries}) <= 1
+        if plan.sends or plan.concerns_people or ends(plan.entries):
+            return False
+        return len({entry.version for entry in plan.entries}) <= 1
 
     @property
     def alone(self) -> bool:
@@ -137,6 +140,7 @@ class _Extras:
     refs: list[tuple[int, BlobHash]] = field(default_factory=list[tuple[int, BlobHash]])
     blobs: dict[BlobHash, Blob] = field(default_factory=dict[BlobHash, Blob])
     snapshots: dict[int, Snapshot] = field(default_factory=dict[int, Snapshot])
+    ended: list[int] = field(default_factory=list[int])
 
     def add(self, i: int, plans: Iterable[Plan]) -> None:
         """Take in a chain."""
@@ -153,6 +157,8 @@ class _Extras:
                 self.refs.append((i, blob.hash))
             if plan.snapshot is not None:
                 self.snapshots[i] = plan.snapshot
+            if ends(plan.entries):
+                self.ended.append(i)
         for name, (cleared, due_at) in timers.items():
             if due_at is None:
                 self.cleared.append((i, name))
@@ -162,7 +168,7 @@ class _Extras:
     @property
     def any(self) -> bool:
         """Whether there is anything."""
-        return bool(self.cleared or self.timed or self.reset or self.refs or self.snapshots)
+        return bool(self.cleared or self.timed or self.reset or self.refs or self.snapshots or self.ended)
 
     def columns(self) -> list[list[object]]:
         """Arguments of `append_more` behind the streams."""
@@ -176,6 +182,7 @@ class _Extras:
             [blob.media_type for blob in blobs],
             [blob.data for blob in blobs],
             *_columns([(i, s.seq, s.code, s.data) for i, s in self.snapshots.items()], 4),
+            [*self.ended],
         ]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from perdure.commit.plan import Entry, key_taken
+from perdure.commit.plan import Entry, ends, key_taken
 from perdure.ids import Seq, StreamId
 from perdure.inbox.admit import stream_unknown
 from perdure.store.postgres.driver import Cells
@@ -73,6 +73,8 @@ async def append_admitted(on: Session, name: StreamId, entry: Entry, now: int) -
     seq = Seq(last_seq + 1)
     await write_log(on, stream, seq, (entry,), by=None)
     await on.all("stream_annotated", stream, seq, max(format, entry.version), now)
+    if ends((entry,)):
+        await on.all("tags_end", stream)
     return stream, last_seq, admitted_row(name, seq, entry), True
 
 

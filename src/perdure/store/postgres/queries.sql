@@ -91,6 +91,9 @@ WITH moved AS (
     INSERT INTO perdure.blob_refs (stream, hash)
     SELECT m.id, r.hash FROM unnest($11::int[], $12::text[]) AS r (i, hash) JOIN moved AS m ON m.i = r.i
     ON CONFLICT DO NOTHING
+), ended AS (
+    DELETE FROM perdure.tags AS g USING unnest($20::int[]) AS e (i), moved AS m
+    WHERE m.i = e.i AND g.stream = m.id AND starts_with(g.tag, 'live:')
 )
 INSERT INTO perdure.snapshots (stream, seq, code, data)
 SELECT m.id, f.seq, f.code, f.data FROM unnest($16::int[], $17::bigint[], $18::text[], $19::bytea[]) AS f (i, seq, code, data)
@@ -569,7 +572,7 @@ SELECT s.stream, s.tenant, s.kind, s.name, s.agent, s.last_seq, s.fence, s.owner
     (SELECT count(*) FROM perdure.inbox AS i WHERE i.stream = s.id) AS waiting, s.created_at, s.updated_at,
     (SELECT t.title FROM perdure.titles AS t WHERE t.stream = s.id) AS title,
     ARRAY(SELECT g.tag FROM perdure.tags AS g WHERE g.stream = s.id ORDER BY g.tag) AS tags,
-    s.paused_at, s.paused_by, s.queue, s.priority,
+    s.paused_at, s.paused_by, s.queue, s.priority, s.id,
     w.id, w.pid, w.version, w.started_at, w.lease_until, w.boot, w.lock,
     w.host, w.lease_until - (extract(epoch FROM clock_timestamp()) * 1000)::bigint AS lease_left, w.lease_ms, w.concurrency,
     w.queues
@@ -580,7 +583,7 @@ SELECT s.stream, s.tenant, s.kind, s.name, s.agent, s.last_seq, s.fence, s.owner
     (SELECT count(*) FROM perdure.inbox AS i WHERE i.stream = s.id) AS waiting, s.created_at, s.updated_at,
     (SELECT t.title FROM perdure.titles AS t WHERE t.stream = s.id) AS title,
     ARRAY(SELECT g.tag FROM perdure.tags AS g WHERE g.stream = s.id ORDER BY g.tag) AS tags,
-    s.paused_at, s.paused_by, s.queue, s.priority
+    s.paused_at, s.paused_by, s.queue, s.priority, s.id
 FROM perdure.streams AS s
 WHERE s.tenant = $1 AND s.kind = $2 AND (s.updated_at, s.stream) < ($3, $4)
 ORDER BY s.updated_at DESC, s.stream DESC LIMIT $5
@@ -590,10 +593,31 @@ SELECT s.stream, s.tenant, s.kind, s.name, s.agent, s.last_seq, s.fence, s.owner
     (SELECT count(*) FROM perdure.inbox AS i WHERE i.stream = s.id) AS waiting, s.created_at, s.updated_at,
     (SELECT t.title FROM perdure.titles AS t WHERE t.stream = s.id) AS title,
     ARRAY(SELECT g.tag FROM perdure.tags AS g WHERE g.stream = s.id ORDER BY g.tag) AS tags,
-    s.paused_at, s.paused_by, s.queue, s.priority
+    s.paused_at, s.paused_by, s.queue, s.priority, s.id
 FROM perdure.tags AS wanted JOIN perdure.streams AS s ON s.id = wanted.stream
 WHERE wanted.tenant = $1 AND wanted.tag = $6 AND s.kind = $2 AND (s.updated_at, s.stream) < ($3, $4)
 ORDER BY s.updated_at DESC, s.stream DESC LIMIT $5
+
+-- name: stream_newest
+-- The tag is asked for as a range, so that only the index that begins with it gives the order; `OFFSET 0` keeps the planner
+-- from reading all streams in their order beside it.
+SELECT s.stream, s.tenant, s.kind, s.name, s.agent, s.last_seq, s.fence, s.owner, s.active, s.parked,
+    (SELECT count(*) FROM perdure.inbox AS i WHERE i.stream = s.id) AS waiting, s.created_at, s.updated_at,
+    (SELECT t.title FROM perdure.titles AS t WHERE t.stream = s.id) AS title,
+    ARRAY(SELECT g.tag FROM perdure.tags AS g WHERE g.stream = s.id ORDER BY g.tag) AS tags,
+    s.paused_at, s.paused_by, s.queue, s.priority, s.id
+FROM perdure.tags AS wanted CROSS JOIN LATERAL (
+    SELECT x.* FROM perdure.streams AS x
+    WHERE x.id = wanted.stream AND x.kind = $2 AND ($5::text IS NULL OR x.agent = $5) OFFSET 0
+) AS s
+WHERE wanted.tenant = $1 AND wanted.tag >= $3 AND (wanted.tag, wanted.stream) < ($3, $4)
+ORDER BY wanted.tag DESC, wanted.stream DESC LIMIT $6
+
+-- name: log_marks
+SELECT s.stream, l.seq, l.at, l.kind, l.data, l.key, l.version
+FROM perdure.streams AS s JOIN perdure.log AS l ON l.stream = s.id AND l.seq = 1 WHERE s.stream = ANY ($1::text[])
+UNION ALL SELECT s.stream, l.seq, l.at, l.kind, l.data, l.key, l.version
+FROM perdure.streams AS s JOIN perdure.log AS l ON l.stream = s.id AND l.key = $2 WHERE s.stream = ANY ($1::text[])
 
 -- name: title_put
 INSERT INTO perdure.titles (stream, title) VALUES ($1, $2) ON CONFLICT (stream) DO UPDATE SET title = excluded.title
@@ -602,7 +626,20 @@ INSERT INTO perdure.titles (stream, title) VALUES ($1, $2) ON CONFLICT (stream) 
 DELETE FROM perdure.tags WHERE stream = $1
 
 -- name: tags_put
-INSERT INTO perdure.tags (tenant, tag, stream) SELECT $1, t, $2 FROM unnest($3::text[]) AS t ON CONFLICT DO NOTHING
+-- What has ended is not live any more.
+INSERT INTO perdure.tags (tenant, tag, stream) SELECT $1, t, $2 FROM unnest($3::text[]) AS t
+WHERE NOT (starts_with(t, 'live:')
+    AND EXISTS (SELECT 1 FROM perdure.log AS l WHERE l.stream = $2 AND l.key = 'process:end'))
+ON CONFLICT DO NOTHING
+
+-- name: tags_drop
+DELETE FROM perdure.tags WHERE stream = $1 AND tag = ANY ($2::text[])
+
+-- name: tags_end
+DELETE FROM perdure.tags WHERE stream = $1 AND starts_with(tag, 'live:')
+
+-- name: tags_cut
+DELETE FROM perdure.tags WHERE tenant = $1 AND tag >= $2 AND tag < $3
 
 -- name: stream_unfinished
 SELECT owner, count(*) FROM perdure.streams WHERE active GROUP BY owner

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from perdure.commit.changes import Pause
@@ -100,9 +100,35 @@ async def streams(on: Session, leases: Leases, page: Page) -> tuple[StreamInfo, 
     return tuple(_info(row, alive) for row in rows)
 
 
+@dataclass(frozen=True, slots=True)
+class NewestPage:
+    """Which streams are listed in the order of their making, after which, and how many."""
+
+    tenant: Tenant
+    kind: str
+    tag: str
+    limit: int
+    before: int | None
+    agent: str | None
+
+
+async def newest(on: Session, leases: Leases, page: NewestPage) -> tuple[StreamInfo, ...]:
+    """A page of streams, the latest made first."""
+    before = _MAX if page.before is None else page.before
+    rows = await on.all("stream_newest", page.tenant, page.kind, page.tag, before, page.agent, page.limit)
+    alive = {row.id for row in await list_workers(on) if not leases.is_gone(row)}
+    return tuple(_info(row, alive) for row in rows)
+
+
+async def marks(on: Session, streams: Sequence[StreamId], key: str) -> tuple[Row, ...]:
+    """The first record of each stream, and the one under a log key."""
+    found = await on.all("log_marks", list(streams), key)
+    return tuple(row for stream, *cells in found for row in log_rows(stream, [cells]))
+
+
 def _info(row: Cells, alive: Iterable[WorkerId]) -> StreamInfo:
     stream, tenant, kind, name, agent, last_seq, fence, owner, active, parked, *rest = row
-    waiting, created_at, updated_at, title, tags, paused_at, paused_by, queue, priority = rest
+    waiting, created_at, updated_at, title, tags, paused_at, paused_by, queue, priority, number = rest
     return StreamInfo(
         stream=stream,
         tenant=tenant,
@@ -123,6 +149,7 @@ def _info(row: Cells, alive: Iterable[WorkerId]) -> StreamInfo:
         paused=Pause(paused_by, paused_at) if paused_at is not None else None,
         queue=queue,
         priority=priority,
+        number=number,
     )
 
 

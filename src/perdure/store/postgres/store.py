@@ -496,15 +496,33 @@ class PostgresStore:
         page = reads.Page(tenant, kind, limit, before, tag)
         return await self._read(lambda on: reads.streams(on, self._leases, page))
 
+    async def newest(
+        self,
+        *,
+        tenant: Tenant,
+        kind: str,
+        tag: str,
+        limit: int,
+        before: int | None = None,
+        agent: str | None = None,
+    ) -> tuple[StreamInfo, ...]:
+        """Streams, the latest made first."""
+        page = reads.NewestPage(tenant, kind, tag, limit, before, agent)
+        return await self._read(lambda on: reads.newest(on, self._leases, page))
+
+    async def marks(self, streams: Sequence[StreamId], key: str) -> tuple[Row, ...]:
+        """The first record of each, and the one under a log key."""
+        return await self._read(lambda on: reads.marks(on, streams, key))
+
     async def drop_snapshot(self, stream: StreamId) -> None:
         """Forget a snapshot; nothing else changes."""
         await self._write(lambda on: on.all("snapshot_drop", stream))
 
-    async def delete(self, stream: StreamId, *, beside: tuple[StreamId, ...] = ()) -> bool:
+    async def delete(self, stream: StreamId, *, beside: tuple[StreamId, ...] = (), edges: tuple[str, ...] = ()) -> bool:
         """Remove a stream and everything it owns. Its dead rows go when the server sweeps its tables."""
         now = self._clock.wall_ms()
         return await self._write(
-            lambda on: admissions.undisturbed(lambda: admissions.delete(on, stream, beside, now))
+            lambda on: admissions.undisturbed(lambda: admissions.delete(on, stream, beside, edges, now))
         )  # fmt: skip
 
     # --- promises and secrets

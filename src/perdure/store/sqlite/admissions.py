@@ -195,8 +195,11 @@ def _relabel(tx: Tx, stream: int, name: StreamId, label: Label) -> None:
         tx.run("title_put", (stream, label.title))
     if label.tags is not None:
         tx.run("tags_clear", (stream,))
-        for tag in label.tags:
-            tx.run("tag_put", (stream_names(name)[0], tag, stream))
+    tenant = stream_names(name)[0]
+    for tag in label.drops:
+        tx.run("tag_drop", (tenant, tag, stream))
+    for tag in (*(label.tags or ()), *label.adds):
+        tx.run("tag_put", {"tenant": tenant, "tag": tag, "stream": stream})
 
 
 def redact(tx: Tx, redaction: Redaction) -> Annotated:
@@ -245,6 +248,14 @@ def delete(tx: Tx, name: StreamId) -> bool:
     for (promise,) in promises:
         _wake(tx, promise, tx.clock.wall_ms())
     return True
+
+
+def delete_all(tx: Tx, names: tuple[StreamId, ...], edges: Iterable[str]) -> list[bool]:
+    """Remove streams, and tags that begin like this from whatever streams of the tenant have them."""
+    deleted = [delete(tx, name) for name in names]
+    for begins in edges:
+        tx.run("tags_cut", (stream_names(names[0])[0], begins, f"{begins}\U0010ffff"))
+    return deleted
 
 
 def make_promise(tx: Tx, promise: PromiseState) -> PromiseState:

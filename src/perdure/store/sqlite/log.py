@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterable, Sequence
 
-from perdure.commit.plan import Entry, key_taken
+from perdure.commit.plan import Entry, ends, key_taken
 from perdure.errors import Error
 from perdure.ids import Seq, StreamId
 from perdure.store.sqlite.tx import Cells, Statements, Tx
@@ -34,6 +34,8 @@ def write_log(tx: Tx, target: Target, first: Seq, entries: Sequence[Entry], *, b
         if refusal is None:
             raise
         raise refusal from None
+    if ends(entries):
+        tx.run("tags_end", {"stream": stream})
 
 
 def _taken(tx: Tx, name: StreamId, entries: Iterable[Entry]) -> Error | None:

@@ -302,7 +302,7 @@ SELECT s.stream, s.tenant, s.kind, s.name, s.agent, s.last_seq, s.fence, s.owner
     (SELECT count(*) FROM inbox AS i WHERE i.stream = s.id), s.created_at, s.updated_at,
     (SELECT title FROM titles AS t WHERE t.stream = s.id),
     (SELECT json_group_array(tag) FROM (SELECT tag FROM tags AS g WHERE g.stream = s.id ORDER BY tag)),
-    s.paused_at, s.paused_by, s.queue, s.priority
+    s.paused_at, s.paused_by, s.queue, s.priority, s.id
 FROM streams AS s WHERE s.stream = ?
 
 -- name: stream_list
@@ -310,7 +310,7 @@ SELECT s.stream, s.tenant, s.kind, s.name, s.agent, s.last_seq, s.fence, s.owner
     (SELECT count(*) FROM inbox AS i WHERE i.stream = s.id), s.created_at, s.updated_at,
     (SELECT title FROM titles AS t WHERE t.stream = s.id),
     (SELECT json_group_array(tag) FROM (SELECT tag FROM tags AS g WHERE g.stream = s.id ORDER BY tag)),
-    s.paused_at, s.paused_by, s.queue, s.priority
+    s.paused_at, s.paused_by, s.queue, s.priority, s.id
 FROM streams AS s
 WHERE s.tenant = ? AND s.kind = ? AND (s.updated_at, s.stream) < (?, ?)
 ORDER BY s.updated_at DESC, s.stream DESC LIMIT ?
@@ -320,10 +320,27 @@ SELECT s.stream, s.tenant, s.kind, s.name, s.agent, s.last_seq, s.fence, s.owner
     (SELECT count(*) FROM inbox AS i WHERE i.stream = s.id), s.created_at, s.updated_at,
     (SELECT title FROM titles AS t WHERE t.stream = s.id),
     (SELECT json_group_array(tag) FROM (SELECT tag FROM tags AS g WHERE g.stream = s.id ORDER BY tag)),
-    s.paused_at, s.paused_by, s.queue, s.priority
+    s.paused_at, s.paused_by, s.queue, s.priority, s.id
 FROM tags AS wanted JOIN streams AS s ON s.id = wanted.stream
 WHERE wanted.tenant = ? AND wanted.tag = ? AND s.kind = ? AND (s.updated_at, s.stream) < (?, ?)
 ORDER BY s.updated_at DESC, s.stream DESC LIMIT ?
+
+-- name: stream_newest
+SELECT s.stream, s.tenant, s.kind, s.name, s.agent, s.last_seq, s.fence, s.owner, s.active, s.parked,
+    (SELECT count(*) FROM inbox AS i WHERE i.stream = s.id), s.created_at, s.updated_at,
+    (SELECT title FROM titles AS t WHERE t.stream = s.id),
+    (SELECT json_group_array(tag) FROM (SELECT tag FROM tags AS g WHERE g.stream = s.id ORDER BY tag)),
+    s.paused_at, s.paused_by, s.queue, s.priority, s.id
+FROM tags AS wanted CROSS JOIN streams AS s ON s.id = wanted.stream
+WHERE wanted.tenant = :tenant AND wanted.tag = :tag AND wanted.stream < :before AND s.kind = :kind
+    AND (:agent IS NULL OR s.agent = :agent)
+ORDER BY wanted.stream DESC LIMIT :limit
+
+-- name: log_marks
+SELECT s.stream, l.seq, l.at, l.kind, l.data, l.key, l.version
+FROM json_each(:streams) AS w CROSS JOIN streams AS s ON s.stream = w.value CROSS JOIN log AS l ON l.stream = s.id AND l.seq = 1
+UNION ALL SELECT s.stream, l.seq, l.at, l.kind, l.data, l.key, l.version
+FROM json_each(:streams) AS w CROSS JOIN streams AS s ON s.stream = w.value CROSS JOIN log AS l ON l.stream = s.id AND l.key = :key
 
 -- name: title_put
 INSERT INTO titles (stream, title) VALUES (?, ?) ON CONFLICT DO UPDATE SET title = excluded.title
@@ -332,7 +349,19 @@ INSERT INTO titles (stream, title) VALUES (?, ?) ON CONFLICT DO UPDATE SET title
 DELETE FROM tags WHERE stream = ?
 
 -- name: tag_put
-INSERT INTO tags (tenant, tag, stream) VALUES (?, ?, ?) ON CONFLICT DO NOTHING
+-- What has ended is not live any more.
+INSERT INTO tags (tenant, tag, stream) SELECT :tenant, :tag, :stream
+WHERE NOT (:tag >= 'live:' AND :tag < 'live;' AND EXISTS (SELECT 1 FROM log WHERE stream = :stream AND key = 'process:end'))
+ON CONFLICT DO NOTHING
+
+-- name: tag_drop
+DELETE FROM tags WHERE tenant = ? AND tag = ? AND stream = ?
+
+-- name: tags_end
+DELETE FROM tags WHERE stream = :stream AND tag >= 'live:' AND tag < 'live;'
+
+-- name: tags_cut
+DELETE FROM tags WHERE tenant = ? AND tag >= ? AND tag < ?
 
 -- name: stream_unfinished
 SELECT owner, count(*) FROM streams WHERE active = 1 GROUP BY owner

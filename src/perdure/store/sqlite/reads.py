@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from perdure.commit.changes import Pause
@@ -105,9 +106,35 @@ def streams(on: Statements, leases: Leases, page: Page) -> tuple[StreamInfo, ...
     return tuple(_info(row, alive) for row in rows)
 
 
+@dataclass(frozen=True, slots=True)
+class NewestPage:
+    """Which streams are listed in the order of their making, after which, and how many."""
+
+    tenant: Tenant
+    kind: str
+    tag: str
+    limit: int
+    before: int | None
+    agent: str | None
+
+
+def newest(on: Statements, leases: Leases, page: NewestPage) -> tuple[StreamInfo, ...]:
+    """A page of streams, the latest made first."""
+    alive = {row.id for row in list_workers(on) if not leases.is_gone(row)}
+    holes = {"tenant": page.tenant, "kind": page.kind, "tag": page.tag, "agent": page.agent, "limit": page.limit}
+    holes |= {"before": _MAX if page.before is None else page.before}
+    return tuple(_info(row, alive) for row in on.all("stream_newest", holes))
+
+
+def marks(on: Statements, streams: Sequence[StreamId], key: str) -> tuple[Row, ...]:
+    """The first record of each stream, and the one under a log key."""
+    found = on.all("log_marks", {"streams": json.dumps(streams), "key": key})
+    return tuple(row for stream, *cells in found for row in log_rows(stream, [tuple(cells)]))
+
+
 def _info(row: Cells, alive: set[WorkerId]) -> StreamInfo:
     stream, tenant, kind, name, agent, last_seq, fence, owner, active, parked, *rest = row
-    waiting, created_at, updated_at, title, tags, paused_at, paused_by, queue, priority = rest
+    waiting, created_at, updated_at, title, tags, paused_at, paused_by, queue, priority, number = rest
     return StreamInfo(
         stream=stream,
         tenant=tenant,
@@ -128,6 +155,7 @@ def _info(row: Cells, alive: set[WorkerId]) -> StreamInfo:
         paused=Pause(paused_by, paused_at) if paused_at is not None else None,
         queue=queue,
         priority=priority,
+        number=number,
     )
 
 

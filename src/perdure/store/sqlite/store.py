@@ -369,13 +369,31 @@ class SqliteStore:
         page = reads.Page(tenant, kind, limit, before, tag)
         return await self._reading().bulk(lambda on: reads.streams(on, self._leases, page))
 
+    async def newest(
+        self,
+        *,
+        tenant: Tenant,
+        kind: str,
+        tag: str,
+        limit: int,
+        before: int | None = None,
+        agent: str | None = None,
+    ) -> tuple[StreamInfo, ...]:
+        """Streams, the latest made first."""
+        page = reads.NewestPage(tenant, kind, tag, limit, before, agent)
+        return await self._reading().bulk(lambda on: reads.newest(on, self._leases, page))
+
+    async def marks(self, streams: Sequence[StreamId], key: str) -> tuple[Row, ...]:
+        """The first record of each, and the one under a log key."""
+        return await self._reading().bulk(lambda on: reads.marks(on, streams, key))
+
     async def drop_snapshot(self, stream: StreamId) -> None:
         """Forget a snapshot; nothing else changes."""
         await self._write(lambda tx: tx.run("snapshot_drop", (stream,)))
 
-    async def delete(self, stream: StreamId, *, beside: tuple[StreamId, ...] = ()) -> bool:
+    async def delete(self, stream: StreamId, *, beside: tuple[StreamId, ...] = (), edges: tuple[str, ...] = ()) -> bool:
         """Remove a stream and everything it owns, physically: out of the file and out of its write-ahead log."""
-        deleted, *others = await self._write(lambda tx: [admissions.delete(tx, one) for one in (stream, *beside)])
+        deleted, *others = await self._write(lambda tx: admissions.delete_all(tx, (stream, *beside), edges))
         if deleted or any(others):
             await self._reading().blocking(self._empty_wal)
         return deleted

@@ -20,6 +20,7 @@ from perdure.testing.laws.claims import ClaimLaws
 from perdure.testing.laws.inbox import InboxLaws
 from perdure.testing.laws.interventions import InterventionLaws
 from perdure.testing.laws.leases import LeaseLaws
+from perdure.testing.laws.listing import ListingLaws
 from perdure.testing.laws.permits import PermitLaws
 from perdure.testing.laws.promises import PromiseLaws
 from perdure.testing.laws.queues import QueueLaws
@@ -45,6 +46,7 @@ class StoreLaws(
     BlobLaws,
     SnapshotLaws,
     StreamLaws,
+    ListingLaws,
     ChangeLaws,
     InterventionLaws,
     AmendmentLaws,
