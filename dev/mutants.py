@@ -1368,6 +1368,34 @@ MUTANTS = [
         "for to in (parent.stream,):",
         "tests/scenarios/test_subagents.py -k 'depth_limit and memory'",
     ),
+    Mutant(
+        "a process that has ended stays in the list of live ones (SQLite)",
+        "store/sqlite/log.py",
+        "    if ends(entries):",
+        "    if False and ends(entries):",
+        "tests/conformance/test_stores.py -k 'whatever_ends_a_stream and Sqlite'",
+    ),
+    Mutant(
+        "a process that has ended stays in the list of live ones (Postgres)",
+        "store/postgres/appends.py",
+        "            if ends(plan.entries):\n                self.ended",
+        "            if False and ends(plan.entries):\n                self.ended",
+        "tests/conformance/test_stores.py -k 'whatever_ends_a_stream and Postgres'",
+    ),
+    Mutant(
+        "an edge makes a process live again",
+        "store/sqlite/queries.sql",
+        "WHERE NOT (:tag >= 'live:'",
+        "WHERE NOT (:tag < '' AND :tag >= 'live:'",
+        "tests/conformance/test_stores.py -k 'ended_gets_no_live_tag and Sqlite'",
+    ),
+    Mutant(
+        "a page of processes is found by an index that does not begin with its tag (Postgres)",
+        "store/postgres/queries.sql",
+        "AND wanted.tag >= $3 AND (wanted.tag, wanted.stream) < ($3, $4)",
+        "AND wanted.tag = $3 AND wanted.stream < $4",
+        "tests/unit/store/test_many_processes.py -k 'page_and_a_look'",
+    ),
 ]
 
 

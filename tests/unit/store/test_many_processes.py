@@ -1,4 +1,4 @@
-"""Ten thousand processes, of which ten have something to do: a page of a list, and a look for work, cost what they hold.
+"""Ten thousand processes, of which ten have something to do: a page of a list, and a look for work, cost that.
 
 Costs are counted, not timed: on SQLite the steps of its virtual machine, on Postgres rows and pages.
 """
