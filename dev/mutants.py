@@ -544,6 +544,27 @@ MUTANTS = [
         f"{STORES}::TestPostgres::test_what_was_given_back_and_is_claimed_by_the_way_counts_anew",
     ),
     Mutant(
+        "two appends of a stream are under way at once",
+        "store/postgres/store.py",
+        "appends.take(queue, self._busy)",
+        "appends.take(queue)",
+        "tests/unit/store/test_postgres_work.py -k while_a_batch_waits",
+    ),
+    Mutant(
+        "a text is taken for the end of a column",
+        "store/postgres/columns.py",
+        """.replace('"', '\\\\"')""",
+        "",
+        "tests/unit/store/test_postgres_work.py::test_text_arrives_as_it_was",
+    ),
+    Mutant(
+        "who looks for some on a database server is given any",
+        "store/postgres/claims.py",
+        "    if serves.only is None:",
+        "    if True:",
+        f"{STORES}::TestPostgres::test_who_looks_for_some_finds_them_for_whatever_there_is_to_do",
+    ),
+    Mutant(
         "a look for work goes through all sessions",
         "store/sqlite/queries.sql",
         "AS k CROSS JOIN streams AS s",

@@ -139,6 +139,12 @@ ANALYZE {0}.streams, {0}.timers, {0}.inbox, {0}.waits;
 """
 
 
+READY = """
+INSERT INTO {0}.inbox (stream, source_key, at, news, data) SELECT id, 'r', 1, true, '{{}}' FROM {0}.streams;
+ANALYZE {0}.inbox;
+"""
+
+
 def scans(node: Cells) -> list[Cells]:
     """Every node of a plan that reads a table."""
     below = [scan for child in node.get("Plans", []) for scan in scans(child)]
@@ -158,18 +164,45 @@ async def test_looking_for_work_does_not_read_the_sessions_that_wait(
         due = session_stream(DEFAULT_TENANT, SessionId("p77"))
         found = await store.claimable(ANN, limit=50, now=10, serves=Serves(tenant=DEFAULT_TENANT))
         assert due in found
-        serves = "'{a,b}', '{default,bulk}', '{0,1}', '{default}', '{}', NULL, '{}'"
-        values = f"10, 1, 'ann', '{{}}', 'default', {serves}, '{suspects}', '{{x,y}}', 50"
-        explain = f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) EXECUTE look({values})"
-        await admin.execute("SET plan_cache_mode = force_generic_plan")
-        await admin.execute(f"PREPARE look AS {queries(name)[query]}")
-        ((text,),) = await admin.fetch(explain)
-        await admin.execute("DEALLOCATE look")
-        tree = json.loads(text)[0]["Plan"]
+        tree = await looked(admin, queries(name)[query], looking(suspects))
         whole = [node for node in scans(tree) if node["Node Type"] == "Seq Scan" and node["Relation Name"] != "inbox"]
         assert whole == [] or total == 1_000, "a table that grows with the sessions is read as a whole"
         pages.append(tree["Shared Hit Blocks"] + tree["Shared Read Blocks"])
     assert pages[1] <= pages[0] + 20, f"from 1,000 to 100,000 parked sessions: {pages} pages"
+
+
+@pytest.mark.parametrize("suspects", ["not", "only"])
+@pytest.mark.parametrize("query", ["claimable_of", "claim_ready_of"])
+async def test_looking_at_a_few_sessions_does_not_read_the_others_that_are_ready(
+    query: str, suspects: str, admin: Connection, store: PostgresStore, postgres: Server
+) -> None:
+    name, few = store.address.schema, "'{default:session:p7,default:session:p77,default:session:p777}'"
+    pages: list[int] = []
+    for total in (1_000, 20_000):
+        await postgres.execute(f"TRUNCATE {name}.streams CASCADE")
+        await postgres.execute(PARKED.format(name, total))
+        await postgres.execute(READY.format(name))
+        tree = await looked(admin, queries(name)[query], f"{looking(suspects)}, {few}")
+        whole = [node["Relation Name"] for node in scans(tree) if node["Node Type"] == "Seq Scan"]
+        assert whole == [], "a table that grows with the work is read as a whole"
+        assert tree["Actual Rows"] == (3 if suspects == "not" else 0)
+        pages.append(tree["Shared Hit Blocks"] + tree["Shared Read Blocks"])
+    assert pages[1] <= pages[0] + 20, f"from 1,000 to 20,000 ready sessions: {pages} pages"
+
+
+def looking(suspects: str) -> str:
+    """What a look for work is given."""
+    serves = "'{a,b}', '{default,bulk}', '{0,1}', '{default}', '{}', '{}'"
+    return f"10, 1, 'ann', '{{}}', 'default', {serves}, '{suspects}', '{{x,y}}', 50"
+
+
+async def looked(admin: Connection, sql: str, values: str) -> Cells:
+    """How a statement is carried out, whatever it is given."""
+    await admin.execute("SET plan_cache_mode = force_generic_plan")
+    await admin.execute(f"PREPARE look AS {sql}")
+    ((text,),) = await admin.fetch(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) EXECUTE look({values})")
+    await admin.execute("DEALLOCATE look")
+    return json.loads(text)[0]["Plan"]
 
 
 async def test_the_next_timer_and_a_claim_are_found_by_index(
@@ -180,7 +213,10 @@ async def test_the_next_timer_and_a_claim_are_found_by_index(
     for query, values in (
         ("timer_next", "()"),
         ("claim_free", "('default:session:p9', 'ann', 1)"),
-        ("append_lone", "('default:session:p9', 1, 3, 0, 'ann', false, true, false, 1, 1, 3, '{}', '{}', '{}', '{}')"),
+        (
+            "append_lone",
+            "('default:session:p9', 1, 3, 0, 'ann', false, true, false, 1, 1, 3, '{}', '{}', '{}', '', '{}', '{}')",
+        ),
     ):
         await admin.execute("SET plan_cache_mode = force_generic_plan")
         await admin.execute(f"PREPARE look AS {queries(name)[query]}")

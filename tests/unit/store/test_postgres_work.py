@@ -161,6 +161,43 @@ async def test_appends_of_one_stream_that_queue_up_go_together(store: PostgresSt
     assert store.counters.commits - commits <= 4
 
 
+async def test_while_a_batch_waits_the_next_goes_on_and_streams_of_the_first_wait_for_it(
+    store: PostgresStore, postgres: Server
+) -> None:
+    stuck, free = await owned(store, "stuck", ANN), await owned(store, "free", ANN)
+    rival = await dial(postgres.url(), settings={}, cached=0, connect_s=5, command_s=30)
+    row = f"{store.address.schema}.streams WHERE stream = '{stuck.stream}'"
+    await rival.execute(f"BEGIN; SELECT 1 FROM {row} FOR UPDATE")
+    waiting = "SELECT count(*) FROM pg_stat_activity WHERE cardinality(pg_blocking_pids(pid)) > 0"
+    first = store.append(plan(stuck, ANN, 1, entry("a")))
+    async with asyncio.timeout(20):
+        while await rival.fetch(waiting) != [(1,)]:  # noqa: ASYNC110 - the server knows who waits
+            await asyncio.sleep(0.01)
+    second = store.append(plan(stuck, ANN, 2, entry("b")))
+    for n in range(1, 6):
+        assert (await store.append(plan(free, ANN, n, entry("c"), known=n))).first_seq == n + 1
+    assert await rival.fetch(waiting) == [(1,)], "a stream has one append under way at a time"
+    await rival.execute("ROLLBACK")
+    assert [(await first).first_seq, (await second).first_seq] == [2, 3]
+    await rival.close()
+
+
+async def test_text_arrives_as_it_was(store: PostgresStore) -> None:
+    keys = ["plain", '"', "\\", "{a,b}", "NULL", " ", "a'b", "\n\t", "ключ 🔑", '\\"', "$1"]
+    claims = [await owned(store, f"s{i}", ANN) for i in range(2)]
+    plans = [plan(claim, ANN, 1, *(entry(key, key=key) for key in keys), known=1) for claim in claims]
+    _, statements = counted(store)
+    alone = await store.append(plans[0])
+    await asyncio.gather(store.append(plans[1]), store.append(plan(claims[0], ANN, 2, entry(""), known=12)))
+    assert alone.last_seq == len(keys) + 1
+    assert store.counters.statements - statements <= 3, (
+        "nothing in it is taken for something else, and then looked at alone"
+    )
+    for claim in claims:
+        rows = await store.read(claim.stream, after=Seq(1), limit=len(keys))
+        assert [(row.key, row.data) for row in rows] == [(key, entry(key).data) for key in keys]
+
+
 BY_THE_CLOCK = {"claimable", "worker_list", "worker_renew", "announce", "pulse_read"}
 """What is asked every so often, whatever is going on."""
 

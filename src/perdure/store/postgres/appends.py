@@ -8,9 +8,10 @@ a refusal its reason.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import dataclass, field
 from itertools import islice
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -33,8 +34,9 @@ from perdure.commit.plan import (
     lease_lost,
     recall,
 )
-from perdure.ids import BlobHash, PromiseId, Seq, WorkerId, stream_names
+from perdure.ids import BlobHash, PromiseId, Seq, StreamId, WorkerId, stream_names
 from perdure.store.postgres.admissions import read_promise, send, send_one, server_now
+from perdure.store.postgres.columns import flags, numbers, pieces, texts
 from perdure.store.postgres.driver import Cells
 from perdure.store.postgres.leases import Leases
 from perdure.store.postgres.log import check_keys, log_rows, write_log
@@ -48,6 +50,7 @@ AppendJob = Job[Plan, Receipt]
 
 MAX_PLANS = 256
 MAX_BYTES = 4_000_000
+NOBODY: Set[StreamId] = frozenset()
 
 
 @dataclass(slots=True)
@@ -103,10 +106,11 @@ class Chain:
         return self.first.concerns_people or twice
 
 
-def take(queue: deque[AppendJob]) -> list[Chain]:
-    """As many plans as go together, oldest first. What must wait for another plan of its stream stays in the queue."""
-    chains: dict[str, Chain] = {}
-    waiting: set[str] = set()
+def take(queue: deque[AppendJob], busy: Set[StreamId] = NOBODY) -> list[Chain]:
+    """As many plans as go together, oldest first. What must wait for another plan of its stream stays in the queue, and
+    so does whatever belongs to a stream that is `busy`: an earlier plan of it is under way."""
+    chains: dict[StreamId, Chain] = {}
+    waiting = set(busy)
     rest: list[AppendJob] = []
     plans = size = 0
     while queue and plans < MAX_PLANS and size < MAX_BYTES:
@@ -270,10 +274,10 @@ async def _move_lone(on: Session, i: int, chain: Chain, now: int) -> set[int]:
             plan.parked,
         ),
         *(version, now, plan.known_seq),
-        [entry.at for entry in entries],
-        [entry.kind for entry in entries],
-        [entry.key for entry in entries],
-        [entry.data for entry in entries],
+        numbers([entry.at for entry in entries]),
+        texts([entry.kind for entry in entries]),
+        texts([entry.key for entry in entries]),
+        *pieces([entry.data for entry in entries]),
     )
     if found is None:
         return set()
@@ -301,6 +305,7 @@ async def _move(on: Session, moving: Sequence[tuple[int, Chain]], leases: Leases
 def _arguments(moving: Sequence[tuple[int, Chain]], now: int) -> list[object]:
     heads: list[tuple[object, ...]] = []
     entries: list[tuple[object, ...]] = []
+    data: list[bytes] = []
     consumed: list[tuple[int, int]] = []
     waits: list[tuple[int, PromiseId]] = []
     for i, chain in moving:
@@ -310,13 +315,30 @@ def _arguments(moving: Sequence[tuple[int, Chain]], now: int) -> list[object]:
             for entry in plan.entries:
                 place += 1
                 format = max(format, entry.version)
-                entries.append((i, place, entry.at, entry.kind, entry.version, entry.key, plan.n, entry.data))
+                entries.append((i, place, entry.at, entry.kind, entry.version, entry.key, plan.n))
+                data.append(entry.data)
             consumed += [(i, inbox_id) for inbox_id in plan.consume]
         waits += [(i, wait) for wait in last.waits]
         where = (i, first.stream, first.fence, first.n, last.n, first.worker)
         left = (last.lease == "release", last.active, last.parked, format, place, chain.known)
         heads.append((*where, *left))
-    return [*_columns(heads, 12), now, *_columns(entries, 8), *_columns(consumed, 2), *_columns(waits, 2)]
+    return [
+        *_as_text(heads, _HEAD),
+        now,
+        *_as_text(entries, _ENTRY),
+        *pieces(data),
+        *_as_text(consumed, (numbers, numbers)),
+        *_as_text(waits, (numbers, texts)),
+    ]
+
+
+_HEAD = (numbers, texts, numbers, numbers, numbers, texts, flags, flags, flags, numbers, numbers, numbers)
+_ENTRY = (numbers, numbers, numbers, texts, numbers, texts, numbers)
+
+
+def _as_text(rows: Sequence[tuple[Any, ...]], kinds: Sequence[Callable[[Iterable[Any]], str]]) -> list[str]:
+    columns: Iterable[Iterable[Any]] = zip(*rows, strict=True) if rows else ((),) * len(kinds)
+    return [kind(column) for kind, column in zip(kinds, columns, strict=True)]
 
 
 async def _write_more(on: Session, chains: Sequence[Chain], moved: set[int]) -> None:

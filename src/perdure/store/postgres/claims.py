@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from perdure.errors import Code, Error
 from perdure.ids import Fence, StreamId, WorkerId
 from perdure.store.permits import Ask, Permit, allot
+from perdure.store.postgres.driver import Cells
 from perdure.store.postgres.leases import Leases, WorkerRow
 from perdure.store.postgres.tx import Session
 from perdure.store.protocol import Claim, Held, Ready, Serves
@@ -118,13 +119,13 @@ class Asked:
 
 async def claimable(on: Session, leases: Leases, asked: Asked) -> tuple[StreamId, ...]:
     """Streams with work that nobody alive holds, or that this worker holds and does not drive."""
-    found = await on.all("claimable", *await _values(on, leases, asked))
+    found = await _look(on, leases, asked, "claimable")
     return tuple(stream for (stream,) in found)
 
 
 async def claim_ready(on: Session, leases: Leases, asked: Asked) -> tuple[Ready, ...]:
     """Look for work and take what nobody holds, in one statement."""
-    found = await on.all("claim_ready", *await _values(on, leases, asked))
+    found = await _look(on, leases, asked, "claim_ready")
     on.counters.commits += 1
     return tuple(
         Ready(stream, queue, None if fence is None else Claim(stream, fence, last_seq, None, parked))
@@ -132,19 +133,21 @@ async def claim_ready(on: Session, leases: Leases, asked: Asked) -> tuple[Ready,
     )
 
 
-async def _values(on: Session, leases: Leases, asked: Asked) -> tuple[object, ...]:
+async def _look(on: Session, leases: Leases, asked: Asked, query: str) -> list[Cells]:
     serves = asked.serves
     alive = sorted(await _living(on, leases, asked.worker) - {asked.worker})
     agents = None if serves.agents is None else list(serves.agents)
     places = list((serves.agents or {}).values())
     queues, priorities = [place.queue for place in places], [place.priority for place in places]
     served = None if serves.queues is None else list(serves.queues)
-    only = None if serves.only is None else list(serves.only)
-    return (
+    values = (
         *(asked.now, leases.format, asked.worker, alive, serves.tenant),
-        *(agents, queues, priorities, served, list(serves.besides), only, list(serves.without)),
+        *(agents, queues, priorities, served, list(serves.besides), list(serves.without)),
         *(serves.suspects, list(serves.recent), asked.limit),
     )
+    if serves.only is None:
+        return await on.all(query, *values)
+    return await on.all(f"{query}_of", *values, list(serves.only))
 
 
 async def permits(on: Session, leases: Leases, names: Sequence[str] | None = None) -> tuple[Permit, ...]:

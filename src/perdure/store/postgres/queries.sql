@@ -10,9 +10,9 @@ WITH moved AS (
     RETURNING s.id, s.last_seq - $4 AS before
 ), written AS (
     INSERT INTO perdure.log (stream, seq, at, kind, version, key, fence, n, data)
-    SELECT m.id, m.before + e.place, e.at, e.kind, $9, e.key, $2, $3, e.data
-    FROM moved AS m, unnest($12::bigint[], $13::text[], $14::text[], $15::bytea[])
-        WITH ORDINALITY AS e (at, kind, key, data, place)
+    SELECT m.id, m.before + e.place, e.at, e.kind, $9, e.key, $2, $3, substring($15::bytea FROM e.start FOR e.size)
+    FROM moved AS m, unnest($12::text::bigint[], $13::text::text[], $14::text::text[], $16::text::int[], $17::text::int[])
+        WITH ORDINALITY AS e (at, kind, key, start, size, place)
 )
 SELECT m.id, m.before, x.seen, x.admitted FROM moved AS m LEFT JOIN LATERAL (
     SELECT count(*) AS seen, count(*) FILTER (WHERE l.fence IS NULL) AS admitted
@@ -22,13 +22,14 @@ SELECT m.id, m.before, x.seen, x.admitted FROM moved AS m LEFT JOIN LATERAL (
 -- name: append
 -- Many plans of many streams at once. A plan whose stream is not exactly where its owner thinks moves nothing and is
 -- missing in the answer. A consumed inbox row that is not there fails the whole statement, by dividing by zero.
+-- Columns come as text and bytes in one piece (`columns.py`).
 WITH answered AS (
-    SELECT w.i, w.promise FROM unnest($24::int[], $25::text[]) AS w (i, promise)
+    SELECT w.i, w.promise FROM unnest($26::text::int[], $27::text::text[]) AS w (i, promise)
     JOIN perdure.promises AS q ON q.id = w.promise WHERE q.resolution IS NOT NULL
 ), plan AS (
     SELECT p.*, EXISTS (SELECT 1 FROM answered AS a WHERE a.i = p.i) AS met
-    FROM unnest($1::int[], $2::text[], $3::bigint[], $4::bigint[], $5::bigint[], $6::text[], $7::bool[], $8::bool[],
-        $9::bool[], $10::int[], $11::int[], $12::bigint[])
+    FROM unnest($1::text::int[], $2::text::text[], $3::text::bigint[], $4::text::bigint[], $5::text::bigint[], $6::text::text[],
+        $7::text::bool[], $8::text::bool[], $9::text::bool[], $10::text::int[], $11::text::int[], $12::text::bigint[])
         AS p (i, stream, fence, n, last_n, worker, released, active, parked, format, rows, known)
 ), moved AS (
     UPDATE perdure.streams AS s SET
@@ -45,24 +46,26 @@ WITH answered AS (
     RETURNING p.i, p.worker, p.known, p.met, s.id, s.fence, s.last_seq - p.rows AS before
 ), written AS (
     INSERT INTO perdure.log (stream, seq, at, kind, version, key, fence, n, data)
-    SELECT m.id, m.before + e.place, e.at, e.kind, e.version, e.key, m.fence, e.n, e.data
-    FROM unnest($14::int[], $15::int[], $16::bigint[], $17::text[], $18::int[], $19::text[], $20::bigint[], $21::bytea[])
-        AS e (i, place, at, kind, version, key, n, data)
+    SELECT m.id, m.before + e.place, e.at, e.kind, e.version, e.key, m.fence, e.n,
+        substring($21::bytea FROM e.start FOR e.size)
+    FROM unnest($14::text::int[], $15::text::int[], $16::text::bigint[], $17::text::text[], $18::text::int[],
+        $19::text::text[], $20::text::bigint[], $22::text::int[], $23::text::int[])
+        AS e (i, place, at, kind, version, key, n, start, size)
     JOIN moved AS m ON m.i = e.i
 ), eaten AS (
-    DELETE FROM perdure.inbox AS b USING unnest($22::int[], $23::bigint[]) AS c (i, id), moved AS m
+    DELETE FROM perdure.inbox AS b USING unnest($24::text::int[], $25::text::bigint[]) AS c (i, id), moved AS m
     WHERE m.i = c.i AND b.id = c.id AND b.stream = m.id RETURNING b.id
 ), waiting AS (
     INSERT INTO perdure.waits (promise, stream)
-    SELECT w.promise, m.id FROM unnest($24::int[], $25::text[]) AS w (i, promise) JOIN moved AS m ON m.i = w.i
+    SELECT w.promise, m.id FROM unnest($26::text::int[], $27::text::text[]) AS w (i, promise) JOIN moved AS m ON m.i = w.i
     WHERE NOT m.met ON CONFLICT DO NOTHING
 ), leased AS (
-    UPDATE perdure.workers AS k SET lease_until = (extract(epoch FROM clock_timestamp()) * 1000)::bigint + $27
-    WHERE k.id = ANY ($26::text[]) AND k.id IN (SELECT m.worker FROM moved AS m) RETURNING k.id
+    UPDATE perdure.workers AS k SET lease_until = (extract(epoch FROM clock_timestamp()) * 1000)::bigint + $29
+    WHERE k.id = ANY ($28::text[]) AND k.id IN (SELECT m.worker FROM moved AS m) RETURNING k.id
 )
 SELECT m.i, m.id, m.before, m.met, x.seen, x.admitted,
     (SELECT array_agg(id) FROM leased) AS leased,
-    1 / ((SELECT count(*) FROM eaten) = (SELECT count(*) FROM unnest($22::int[]) AS c (i) JOIN moved AS o ON o.i = c.i))::int
+    1 / ((SELECT count(*) FROM eaten) = (SELECT count(*) FROM unnest($24::text::int[]) AS c (i) JOIN moved AS o ON o.i = c.i))::int
 FROM moved AS m LEFT JOIN LATERAL (
     SELECT count(*) AS seen, count(*) FILTER (WHERE l.fence IS NULL) AS admitted
     FROM perdure.log AS l WHERE l.stream = m.id AND l.seq > m.known AND l.seq <= m.before
@@ -516,39 +519,54 @@ WHERE w.id = ANY ($1::text[]) AND NOT EXISTS (SELECT 1 FROM perdure.streams AS s
 -- Its lease ends now, and this is when it was last seen.
 UPDATE perdure.workers SET lease_until = (extract(epoch FROM clock_timestamp()) * 1000)::bigint, lease_ms = 0 WHERE id = $1
 
+-- name: work
+-- What there is to do, on which stream, since when, and whether it has waited too long for an owner that does nothing.
+-- The lower bound of timers is for the planner: of a range it expects few rows and takes the index, whatever the moment is.
+SELECT i.stream AS id, i.came_at AS at,
+    i.came_at <= (extract(epoch FROM clock_timestamp()) * 1000)::bigint - 2000 AS waited
+FROM perdure.inbox AS i JOIN perdure.streams AS p ON p.id = i.stream
+WHERE i.news OR NOT p.parked
+UNION ALL SELECT t.stream, t.due_at, false FROM perdure.timers AS t WHERE t.due_at BETWEEN -9223372036854775807 AND $1
+UNION ALL SELECT o.id, o.served_at, false FROM perdure.streams AS o
+WHERE o.active AND (o.owner IS NULL OR o.owner <> ALL ($4::text[]))
+
+-- name: work_of
+-- The same of a few streams: it costs as much as there are of them, however much else there is to do. Each is looked up
+-- by its name; the planner has no other way.
+SELECT k.* FROM unnest($15::text[]) AS n (stream) CROSS JOIN LATERAL (
+    SELECT p.id, p.active, p.parked, p.owner, p.served_at FROM perdure.streams AS p WHERE p.stream = n.stream OFFSET 0
+) AS p CROSS JOIN LATERAL (
+    SELECT i.stream AS id, i.came_at AS at,
+        i.came_at <= (extract(epoch FROM clock_timestamp()) * 1000)::bigint - 2000 AS waited
+    FROM perdure.inbox AS i WHERE i.stream = p.id AND (i.news OR NOT p.parked)
+    UNION ALL SELECT t.stream, t.due_at, false FROM perdure.timers AS t WHERE t.stream = p.id AND t.due_at <= $1
+    UNION ALL SELECT p.id, p.served_at, false WHERE p.active AND (p.owner IS NULL OR p.owner <> ALL ($4::text[]))
+) AS k
+
 -- name: ready
 -- Streams with work that a worker may drive, since when, and in which round of their tenant they are served. It is none
--- of those that are told to be alive, so what it holds itself is among them; what it drives is told as well. The lower
--- bound of timers is for the planner: of a range it expects few rows and takes the index, whatever the moment is.
+-- of those that are told to be alive, so what it holds itself is among them; what it drives is told as well.
 SELECT w.*, row_number() OVER (PARTITION BY w.priority, w.tenant ORDER BY w.since, w.id) AS round FROM (
     SELECT s.id, s.tenant, coalesce(s.priority, a.priority, 0) AS priority,
         coalesce(s.queue, a.queue, 'default') AS queue, greatest(s.served_at, min(k.at)) AS since
-    FROM (
-        SELECT i.stream AS id, i.came_at AS at,
-            i.came_at <= (extract(epoch FROM clock_timestamp()) * 1000)::bigint - 2000 AS waited
-        FROM perdure.inbox AS i JOIN perdure.streams AS p ON p.id = i.stream
-        WHERE i.news OR NOT p.parked
-        UNION ALL SELECT t.stream, t.due_at, false FROM perdure.timers AS t WHERE t.due_at BETWEEN -9223372036854775807 AND $1
-        UNION ALL SELECT o.id, o.served_at, false FROM perdure.streams AS o
-        WHERE o.active AND (o.owner IS NULL OR o.owner <> ALL ($4::text[]))
-    ) AS k JOIN perdure.streams AS s ON s.id = k.id
+    FROM ({work}) AS k JOIN perdure.streams AS s ON s.id = k.id
     LEFT JOIN unnest($6::text[], $7::text[], $8::int[]) AS a (agent, queue, priority) ON a.agent = s.agent
     WHERE s.paused_at IS NULL AND s.format <= $2 AND ($5::text IS NULL OR s.tenant = $5) AND ($6::text[] IS NULL OR a.agent IS NOT NULL)
-        AND s.stream <> ALL ($10::text[]) AND ($11::text[] IS NULL OR s.stream = ANY ($11)) AND (
+        AND s.stream <> ALL ($10::text[]) AND (
             s.owner IS NULL OR s.owner <> ALL ($4::text[])
             OR (k.waited AND NOT s.active AND NOT s.parked AND s.n > 0
                 AND s.served_at <= (extract(epoch FROM clock_timestamp()) * 1000)::bigint - 2000)
-        ) AND ($13 = 'also' OR ($13 = 'only') = (
+        ) AND ($12 = 'also' OR ($12 = 'only') = (
             s.owner IS NOT NULL AND s.owner <> $3 AND s.takeovers > 0 AND s.stuck_seq = coalesce((
                 SELECT l.seq FROM perdure.log AS l WHERE l.stream = s.id AND l.fence IS NOT NULL ORDER BY l.seq DESC LIMIT 1
             ), 0)
         ))
     GROUP BY s.id, a.priority, a.queue
-) AS w WHERE ($9::text[] IS NULL OR w.queue = ANY ($9)) AND w.queue <> ALL ($12::text[])
+) AS w WHERE ($9::text[] IS NULL OR w.queue = ANY ($9)) AND w.queue <> ALL ($11::text[])
 
 -- name: claimable
 SELECT s.stream FROM ({ready}) AS r JOIN perdure.streams AS s ON s.id = r.id
-ORDER BY r.priority DESC, r.round, coalesce(array_position($14::text[], r.tenant), 0), r.since, r.id LIMIT $15
+ORDER BY r.priority DESC, r.round, coalesce(array_position($13::text[], r.tenant), 0), r.since, r.id LIMIT $14
 
 -- name: claim_ready
 -- A stream that somebody is just taking is passed over; those that nobody holds are ours at once.
@@ -558,14 +576,14 @@ WITH picked AS (
     WHERE s.paused_at IS NULL
         AND (s.owner IS NULL OR s.owner <> ALL ($4::text[])
             OR (NOT s.active AND NOT s.parked AND s.n > 0))
-    ORDER BY r.priority DESC, r.round, coalesce(array_position($14::text[], r.tenant), 0), r.since, r.id LIMIT $15
+    ORDER BY r.priority DESC, r.round, coalesce(array_position($13::text[], r.tenant), 0), r.since, r.id LIMIT $14
     FOR NO KEY UPDATE OF s SKIP LOCKED
 ), taken AS (
     UPDATE perdure.streams AS s SET owner = $3, fence = s.fence + 1, n = 0, takeovers = 0 FROM picked AS p
     WHERE s.id = p.id AND p.owner IS NULL RETURNING s.id, s.fence, s.last_seq, s.parked
 )
 SELECT p.stream, p.queue, t.fence, t.last_seq, t.parked FROM picked AS p LEFT JOIN taken AS t ON t.id = p.id
-ORDER BY p.priority DESC, p.round, coalesce(array_position($14::text[], p.tenant), 0), p.since, p.id
+ORDER BY p.priority DESC, p.round, coalesce(array_position($13::text[], p.tenant), 0), p.since, p.id
 
 -- name: stream_read
 SELECT s.stream, s.tenant, s.kind, s.name, s.agent, s.last_seq, s.fence, s.owner, s.active, s.parked,

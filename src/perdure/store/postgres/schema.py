@@ -23,10 +23,11 @@ def _named(text: str) -> dict[str, str]:
     """Split `-- name: x` blocks."""
     _, *blocks = text.split("-- name: ")
     named = {name.strip(): _bare(sql) for name, _, sql in (block.partition("\n") for block in blocks)}
-    parts = ("ready", "stream_left_waiting")
-    for part in parts:
+    of_a_few = named["ready"].replace("{work}", "{work_of}")
+    named |= {f"{look}_of": named[look].replace("{ready}", of_a_few) for look in ("claimable", "claim_ready")}
+    for part in ("ready", "work", "work_of", "stream_left_waiting"):
         named = {name: sql.replace(f"{{{part}}}", named[part]) for name, sql in named.items()}
-    return named
+    return {name: sql for name, sql in named.items() if name not in ("ready", "work", "work_of")}
 
 
 def _bare(sql: str) -> str:

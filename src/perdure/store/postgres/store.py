@@ -58,6 +58,13 @@ T = TypeVar("T")
 
 CLOSING_PATIENCE_S = 5.0
 
+ABREAST = 2
+"""Batches of appends under way at a time: while the server writes one, whoever has written the other goes on here."""
+
+TOLD_AT_ONCE = 25
+"""About so many answers are told in one turn of the event loop. Those who get them write the next batch, which is on
+its way before the rest are told: otherwise everybody would run, and then everybody would wait."""
+
 _living: weakref.WeakSet[PostgresStore] = weakref.WeakSet()
 
 
@@ -75,7 +82,8 @@ class PostgresStore:
         self._leases = Leases(clock, lease_ms, boot_id(), release.format)
         self._connections: Connections | None = None
         self._news: News | None = None
-        self._appends = Lane(self._commit_appends)
+        self._appends = Lane(self._commit_appends, abreast=ABREAST)
+        self._busy: set[StreamId] = set()
         self._admits = Lane(self._commit_admits)
         self._writing: set[asyncio.Task[object]] = set()
         self._renewals: dict[WorkerId, asyncio.Task[None]] = {}
@@ -289,10 +297,14 @@ class PostgresStore:
             future.exception()  # nobody has to await it
             return future
 
-    async def _commit_appends(self, queue: deque[appends.AppendJob]) -> None:
-        chains = appends.take(queue)
+    async def _commit_appends(self, queue: deque[appends.AppendJob]) -> bool:
+        chains = appends.take(queue, self._busy)
+        if not chains:
+            return False  # whoever is under way with what these wait for looks again
+        self._busy.update([chain.first.stream for chain in chains])
         await self._commit_chains(chains)
         self._tell()
+        return True
 
     async def _commit_chains(self, chains: Sequence[appends.Chain]) -> None:
         """Write them together; if something in one of them is to blame, find out which by halving."""
@@ -311,11 +323,20 @@ class PostgresStore:
                 left = chains
         except Exception as problem:  # noqa: BLE001 - also a bug: it must not stop the lane
             _fail(chains, problem)
-        for chain in chains:
-            if chain not in left:
-                _settle(chain.jobs)
+        await self._answer([chain for chain in chains if chain not in left] if left else chains)
         for chain in left:
             await self._commit_alone(chain)
+            self._busy.discard(chain.first.stream)
+
+    async def _answer(self, chains: Sequence[appends.Chain]) -> None:
+        parts = max(1, round(len(chains) / TOLD_AT_ONCE))
+        size = -(-len(chains) // parts)
+        for place, chain in enumerate(chains, 1):
+            for job in chain.jobs:
+                job.settle()
+            self._busy.discard(chain.first.stream)
+            if place % size == 0 and place < len(chains):
+                await asyncio.sleep(0)
 
     async def _commit_alone(self, chain: appends.Chain) -> None:
         for job in chain.jobs:
@@ -340,10 +361,10 @@ class PostgresStore:
             await self._be_alive(claim_for)
         return await self._admits.submit(admissions.Asked(delivery, claim_for))
 
-    async def _commit_admits(self, queue: deque[admissions.AdmitJob]) -> None:
-        jobs = admissions.take(queue)
-        await self._admit_together(jobs)
+    async def _commit_admits(self, queue: deque[admissions.AdmitJob]) -> bool:
+        await self._admit_together(admissions.take(queue))
         self._tell()
+        return True
 
     async def _admit_together(self, jobs: Sequence[admissions.AdmitJob]) -> None:
         now = self._clock.wall_ms()
@@ -586,11 +607,6 @@ def _fail(chains: Sequence[appends.Chain], problem: Exception) -> None:
 def _fail_jobs(jobs: Sequence[appends.AppendJob] | Sequence[admissions.AdmitJob], problem: Exception) -> None:
     for job in jobs:
         job.error = problem
-
-
-def _settle(jobs: Sequence[appends.AppendJob]) -> None:
-    for job in jobs:
-        job.settle()
 
 
 def _lock_folder() -> Path:

@@ -1,4 +1,4 @@
-"""A lane: everything queued while the last statement ran goes into the next one.
+"""A lane: everything queued while statements ran goes into the next one.
 
 Laws: jobs are taken in the order in which they were submitted. A job's future ends only after what it asked for is
 durable or refused. A caller that is cancelled cancels nothing. Nothing is ever delayed to wait for company.
@@ -10,7 +10,7 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Generic, TypeVar, cast
 
 from perdure.store.answer import Answer
 
@@ -40,29 +40,36 @@ class Job(Generic[I, R]):
 
 
 class Lane(Generic[I, R]):
-    """Jobs of one kind, one batch after another. `commit` takes what it wants from the queue and answers it."""
+    """Jobs of one kind, in batches, of which up to `abreast` are under way at a time.
 
-    def __init__(self, commit: Callable[[deque[Job[I, R]]], Awaitable[None]]) -> None:
+    `commit` takes what it wants from the queue at the call, and answers it. It tells whether there was anything.
+    """
+
+    def __init__(self, commit: Callable[[deque[Job[I, R]]], Awaitable[bool]], *, abreast: int = 1) -> None:
         self._commit = commit
+        self._abreast = abreast
         self._queue: deque[Job[I, R]] = deque()
-        self._task: asyncio.Task[None] | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._beginning = False
 
     def submit(self, item: I) -> Answer[R]:
         """Take a job at the call."""
         job: Job[I, R] = Job(item, Answer(loop=asyncio.get_running_loop()))
         self._queue.append(job)
-        if self._task is None:
-            self._task = asyncio.create_task(self._run(), name="perdure:lane")
+        if not self._beginning and len(self._tasks) < self._abreast:
+            self._beginning = True
+            self._tasks.add(asyncio.create_task(self._run(), name="perdure:lane"))
         return job.future
 
     async def _run(self) -> None:
+        self._beginning = False
         try:
-            while self._queue:
-                await self._commit(self._queue)
+            while self._queue and await self._commit(self._queue):
+                pass
         finally:
-            self._task = None
+            self._tasks.discard(cast("asyncio.Task[None]", asyncio.current_task()))
 
     async def finish(self) -> None:
         """Wait until everything that was submitted has been answered."""
-        while self._task is not None:
-            await asyncio.wait([self._task])
+        while self._tasks:
+            await asyncio.wait(self._tasks)
