@@ -977,6 +977,20 @@ MUTANTS = [
         f"{KIT} -k killed_for_real",
     ),
     Mutant(
+        "a crash point that a run does not come to is passed over",
+        "testing/sweep.py",
+        'missed = () if crash.reached else ("the run did not come to this crash point",)',
+        "missed = ()",
+        f"{KIT}::test_a_crash_point_that_is_not_there_is_told",
+    ),
+    Mutant(
+        "what is written behind a crash point by name survives it",
+        "testing/crash.py",
+        "                self._held = True\n",
+        "                self._held = boundary.n > 0 and self._last.n > 0\n",
+        "tests/unit/testing/test_crash.py",
+    ),
+    Mutant(
         "no intent before a once call, seen by the kit",
         "effects/controller.py",
         'return self.record_start or self.leave or self.effect in ("once", "resumable")',

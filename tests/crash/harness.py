@@ -11,13 +11,14 @@ from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
 from perdure import Runtime
+from perdure.testing.children import WARM
 from perdure.testing.crash import KILL_AT, TRACE, Boundary
 from perdure.vocab.messages import Message, ToolCall, ToolResult
 from perdure.vocab.records import EffectSettled
 from tests.crash.scenarios import DIE_IN, URL, Ledger, run, store_url
 
 processes = multiprocessing.get_context("forkserver")
-processes.set_forkserver_preload(["tests.crash.scenarios", "pydantic"])
+processes.set_forkserver_preload(["tests.crash.scenarios", *WARM])
 
 
 def start(scenario: str, folder: Path, environment: dict[str, str] | None = None) -> ForkServerProcess:

@@ -51,10 +51,19 @@ def test_an_approved_call_happens_once_wherever_the_process_is_killed() -> None:
     assert len(crashes) > 10
 
 
-@pytest.mark.timeout(600)
+FACTS = [
+    "after effect_started c1.0.1.approval",
+    "before resolve",
+    "after resolve",
+    "before effect_settled c1.0.1.approval",
+    "after effect_settled c1.0.1.approval",
+    "before effect_settled c1.0.1,",
+    "before turn_ended",
+]
+
+
 def test_the_same_on_postgres(postgres_url: str) -> None:
-    crashes = every_boundary(bank, ask_and_approve, mode="kill", url=postgres_url)
-    assert len(crashes) > 10
+    every_boundary(bank, ask_and_approve, mode="kill", url=postgres_url, timeout_s=60, at=FACTS)
 
 
 # --- sixty-four decisions from four processes

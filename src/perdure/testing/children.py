@@ -16,7 +16,7 @@ from perdure.testing.crash import Boundary, Gate, fatal
 from perdure.testing.life import Home, Lived, Played, live
 
 _GRACE_S = 20.0
-_WARM = [
+WARM = [
     "perdure.testing.children",
     "perdure.testing.sweep",
     "pydantic.json_schema",
@@ -70,7 +70,7 @@ def check_portable(played: Played) -> None:
 @functools.cache
 def _processes() -> ForkServerContext:
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(_WARM)
+    context.set_forkserver_preload(WARM)
     return context
 
 

@@ -19,10 +19,12 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NoReturn, cast
 
+from perdure.commit.changes import Intervention
 from perdure.commit.plan import Entry, Plan, Receipt
 from perdure.errors import Error
 from perdure.ids import WorkerId
 from perdure.inbox.admit import Delivery
+from perdure.inbox.items import Input
 from perdure.store.protocol import Store
 from perdure.vocab.records import EffectSettled, EffectStarted, read
 
@@ -34,7 +36,11 @@ Place = Literal["write", "tool", "world"]
 
 @dataclass(frozen=True, slots=True)
 class Boundary:
-    """One crash point: the n-th write (tool call, effect on the world) of a run, before or after it, and what it is."""
+    """One crash point: the n-th write (tool call, effect on the world) of a run, before or after it, and what it is.
+
+    As a place to die at, `n` = 0 is the first of which `what` is a part: where appends are grouped, as on a database
+    server, the n-th write is another one in every run, and a fact is not.
+    """
 
     n: int
     side: str
@@ -53,8 +59,9 @@ class Boundary:
         return Boundary(int(n), side, what, cast(Place, place or "write"))
 
     def is_at(self, other: Boundary) -> bool:
-        """Whether this is the same moment; what happens there may differ between two runs."""
-        return (self.place, self.n, self.side) == (other.place, other.n, other.side)
+        """Whether this is the same moment; what happens there may differ between two runs, unless it is named so."""
+        same = other.what in self.what if other.n == 0 else self.n == other.n
+        return same and (self.place, self.side) == (other.place, other.side)
 
 
 class Crashed(BaseException):
@@ -69,13 +76,14 @@ def die() -> None:
 class Gate:
     """Where everything passes that leaves one process. `on_boundary` is told, and may end the process there.
 
-    Writes after the `hold_after`-th never reach the store: a group commit would otherwise make them durable together
-    with it, and "right after that write" would not be a point in time.
+    Writes after the one it is to die after never reach the store: a group commit would otherwise make them durable
+    together with it, and "right after that write" would not be a point in time.
     """
 
-    def __init__(self, on_boundary: Callable[[Boundary], None], *, hold_after: int | None = None) -> None:
+    def __init__(self, on_boundary: Callable[[Boundary], None], *, last: Boundary | None = None) -> None:
         self._on_boundary = on_boundary
-        self._hold_after = hold_after
+        self._last = last
+        self._held = False
         self._counts: Counter[Place] = Counter()
         self._lock = threading.Lock()  # sync tools pass on threads of their own
         self.dead = False
@@ -86,7 +94,7 @@ class Gate:
     def at(boundary: Boundary | None, on_boundary: Callable[[Boundary], None]) -> Gate:
         """A gate for a run that is to end at this boundary, or nowhere."""
         held = boundary is not None and (boundary.place, boundary.side) == ("write", "after")
-        return Gate(on_boundary, hold_after=boundary.n if boundary and held else None)
+        return Gate(on_boundary, last=boundary if held else None)
 
     def before(self, place: Place, what: str) -> Boundary:
         """Something is about to leave.
@@ -97,6 +105,8 @@ class Gate:
         with self._lock:
             self._counts[place] += 1
             boundary = Boundary(self._counts[place], "before", " ".join(what.split()), place)
+            if self._last and replace(boundary, side="after").is_at(self._last):
+                self._held = True
         self._pass(boundary)
         return boundary
 
@@ -116,8 +126,7 @@ class Gate:
 
     def shuts(self, place: Place) -> bool:
         """Whether nothing of this kind may leave any more."""
-        held = place == "write" and self._hold_after is not None and self._counts[place] >= self._hold_after
-        return self.dead or (held and self._watching)
+        return self.dead or (place == "write" and self._held and self._watching)
 
     def look_away(self) -> None:
         """What comes now is of no interest: the run is over and its process ends in order."""
@@ -131,9 +140,9 @@ class Gate:
         raise Crashed
 
 
-def tripwire(store: Store, on_boundary: Callable[[Boundary], None], *, hold_after: int | None = None) -> Store:
+def tripwire(store: Store, on_boundary: Callable[[Boundary], None]) -> Store:
     """The same store, telling `on_boundary` before and after each append, admission and claim."""
-    return gated(store, Gate(on_boundary, hold_after=hold_after), quiet=_ALL_BUT_THE_HOT)
+    return gated(store, Gate(on_boundary), quiet=_ALL_BUT_THE_HOT)
 
 
 def tripwire_from_environment(store: Store) -> Store:
@@ -253,8 +262,15 @@ class _Gated:
 
 
 def _label(name: str, args: tuple[object, ...]) -> str:
-    first = args[0] if args else None
-    return f"{name} {type(first.item).__name__.lower()}" if isinstance(first, Delivery) else name
+    match args:
+        case (Delivery(item=Input(mode="steer" | "interrupt" as mode)), *_):
+            return f"{name} input {mode}"
+        case (Delivery(item=item), *_):
+            return f"{name} {type(item).__name__.lower()}"
+        case (Intervention(notes=notes), *_):
+            return " ".join((name, *(note.kind for note in notes)))
+        case _:
+            return name
 
 
 def describe(plan: Plan) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
@@ -75,7 +75,7 @@ def _indented(title: str, lines: Iterator[str] | list[str]) -> Iterator[str]:
         yield f"    {line}"
 
 
-def every_boundary(
+def every_boundary(  # noqa: PLR0913 - what an experiment can be, by name
     app: App,
     script: Script,
     *,
@@ -84,6 +84,7 @@ def every_boundary(
     folder: str | Path | None = None,
     timeout_s: float = 20.0,
     url: str | None = None,
+    at: Sequence[str] | None = None,
 ) -> tuple[Crash, ...]:
     """Crash the application at each of its boundaries, one experiment each, and judge what becomes of it.
 
@@ -98,6 +99,10 @@ def every_boundary(
     the world go on until their next await, and threads do what they like. `mode="kill"` is a child process and a
     real SIGKILL; `app` and `script` must then be functions of a module. With `url`, the address of a Postgres database,
     such an experiment has a schema of its own there instead of a file, which is dropped when it is over.
+
+    `at` names some crash points instead of all: `"before turn_ended"`, `"after effect_started c1.0.1"` is the first
+    write of which that is a part. Where appends are grouped, as on a database server, the n-th write is another one in
+    every run, and a fact is not. A run that does not come to one of them is a broken promise.
 
     Blocks until done, from a sync or an async test. Returns the experiments; `folder` keeps what they leave.
 
@@ -115,15 +120,28 @@ def every_boundary(
             because="only a process that really dies can leave a database server with what it had written",
             hint='every_boundary(..., mode="kill", url="postgresql://...")',
         )
+    points = [_named(fact) for fact in at or ()]
     played = Played(app, script, timeout_s)
     if mode == "kill":
         check_portable(played)
     with tempfile.TemporaryDirectory(prefix="perdure-") as scratch:
         bench = _Bench(played, mode, Path(folder or scratch), url)
-        crashes = tuple(bench.crashes(check))
+        crashes = tuple(bench.crashes(check) if at is None else bench.crashes_at(points, check))
     if failed := [crash for crash in crashes if crash.broken]:
         raise AssertionError(_verdict(failed, len(crashes)))
     return crashes
+
+
+def _named(fact: str) -> Boundary:
+    side, _, what = fact.partition(" ")
+    if side not in ("before", "after") or not what.strip():
+        raise Error(
+            Code.INVALID_ARGUMENT,
+            f"{fact!r} is no crash point",
+            because="it says on which side of what",
+            hint='at=["before turn_ended", "after effect_started c1.0.1"]',
+        )
+    return Boundary(0, side, what.strip())
 
 
 def _verdict(failed: list[Crash], of: int) -> str:
@@ -189,9 +207,17 @@ class _Bench:
                 yield before
                 yield self.crash(Boundary(n, "after", "", place), usual, check)
 
+    def crashes_at(self, points: list[Boundary], check: Callable[[Crash], None] | None) -> Iterator[Crash]:
+        """One crash at each of these, which must all be there."""
+        usual, _ = self.undisturbed()
+        for point in points:
+            crash = self.crash(point, usual, check)
+            missed = () if crash.reached else ("the run did not come to this crash point",)
+            yield replace(crash, broken=(*missed, *crash.broken))
+
     def crash(self, boundary: Boundary, usual: Aftermath, check: Callable[[Crash], None] | None) -> Crash:
         """Die at the boundary, start again, judge."""
-        home = self._home(f"{boundary.place}-{boundary.n}-{boundary.side}")
+        home = self._home(f"{boundary.place}-{boundary.n or boundary.what}-{boundary.side}")
         first = self._live(home, boundary)
         try:
             crashed = self._look(home)
