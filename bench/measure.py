@@ -6,6 +6,7 @@ w1a  1 workflow of 1,000 steps             w2a  200 turns in one session (2 mode
 w1b  50 workflows of 100 steps             w2b  200 sessions of one turn, 20 at a time
 w3   5,000 workflows waiting for an event  w4   500 workflows of 10 steps, SIGKILL at half, started again
 w5   200 sessions of one turn whose model thinks for 20 ms, sent from outside to workers that run five at a time
+w6   200 background runs, one after the other: from the end of each to the session's next turn
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ from postgres import Server  # noqa: E402 - the server that the tests start
 
 HOMES = HERE / "peers" / ".venvs"
 SERVER = HOMES / "node_modules" / "@restatedev" / "restate-server-linux-x64" / "bin" / "restate-server"
-WORKS = ("w1a", "w1b", "w2a", "w2b", "w3", "w4", "cold", "chat", "startup", "w5")
+WORKS = ("w1a", "w1b", "w2a", "w2b", "w3", "w4", "cold", "chat", "startup", "w5", "w6")
 
 
 @dataclass(frozen=True)
@@ -56,11 +56,13 @@ class Candidate:
         return not self.peer or self.python.exists()
 
 
-ALL, STEPS, TURNS = WORKS[:6], WORKS[:2], WORKS[2:4]
+ALL, STEPS, TURNS, REACTIONS = WORKS[:6], WORKS[:2], WORKS[2:4], WORKS[-1:]
 CANDIDATES = (
     Candidate("raw", "raw.py", ALL),
     Candidate("raw, in the loop", "raw.py", ("w1a",), "inline"),
-    Candidate("perdure", "ours.py", WORKS),
+    Candidate("perdure", "ours.py", WORKS[:-1]),
+    Candidate("perdure", "reactions.py", REACTIONS),
+    Candidate("perdure, two workers", "reactions.py", REACTIONS, workers=2),
     Candidate("perdure, append path alone", "ours.py", STEPS, "journal"),
     Candidate("perdure, two workers", "ours.py", ("w5",), workers=2),
     Candidate("dbos", "peers/dbos_peer.py", ("w1a", "w1b", "w3", "w4"), peer="dbos"),
@@ -75,6 +77,8 @@ CANDIDATES = (
 POSTGRES_CANDIDATES = (
     Candidate("raw", "raw_postgres.py", (*STEPS, *TURNS)),
     Candidate("perdure", "ours.py", (*ALL, "w5")),
+    Candidate("perdure", "reactions.py", REACTIONS),
+    Candidate("perdure, two workers", "reactions.py", REACTIONS, workers=2),
     Candidate("perdure, two workers", "ours.py", ("w5",), workers=2),
     Candidate("absurd", "peers/absurd_peer.py", STEPS, peer="absurd"),
     Candidate("dbos", "peers/dbos_peer.py", STEPS, peer="dbos"),
@@ -148,7 +152,9 @@ def _run(one: Candidate, work: str, chosen: argparse.Namespace, server: Server |
     environment = {**os.environ, "RESTATE_SERVER": str(SERVER)}
     busy, began = _busy_s(), time.time()
     try:
-        ran = subprocess.run(command, capture_output=True, text=True, timeout=600, env=environment, check=False)
+        ran = subprocess.run(
+            command, capture_output=True, text=True, timeout=600 + chosen.cap, env=environment, check=False
+        )
         said = [line.removeprefix("RESULT ") for line in ran.stdout.splitlines() if line.startswith("RESULT ")]
         problem = ran.stderr.strip().splitlines()[-1:]
         numbers = json.loads(said[-1]) if said else {"error": (problem or ["nothing said"])[0]}

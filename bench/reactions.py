@@ -1,0 +1,142 @@
+"""How soon something happens after what it follows: `w6`, the session's next turn after a background run has ended.
+
+One after the other, in this process, or with `--workflows N` in N workers of their own. Who acts and who reacts may be
+in different processes: both note when, by a clock that the machine has once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from argparse import Namespace
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+from measure import options, share, tell
+from ours import SPENT, address
+
+from perdure import Agent, Runtime, ToolContext, ToolExecutionResult, ToolHints, ToolObject
+from perdure.codec import Json
+from perdure.models.protocol import ModelEvent, ModelReply, ModelRequest, ProviderCall
+from perdure.models.scripted import ScriptedModel
+from perdure.services.background import BackgroundEventSink, BackgroundOutcome
+from perdure.tools.background import SpawnBackgroundTool
+from perdure.vocab.messages import Text, ToolResult
+
+ASK = "Index it"
+WARM = 10
+
+
+class Moments:
+    """When what happened, a line each, in a file that all processes append to."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / "moments"
+        self._file = os.open(self.path, os.O_CREAT | os.O_APPEND | os.O_WRONLY)
+
+    def note(self, what: str, name: str) -> None:
+        os.write(self._file, f"{what} {name} {time.monotonic_ns()}\n".encode())
+
+    def read(self) -> dict[str, dict[str, int]]:
+        """By what happened, and to whom."""
+        found: dict[str, dict[str, int]] = {}
+        for line in self.path.read_text().splitlines():
+            what, name, at = line.split()
+            found.setdefault(what, {}).setdefault(name, int(at))
+        return found
+
+
+class Index(ToolObject):
+    """What runs in the background."""
+
+    name = "index"
+    description = "Index the library."
+    parameters_schema: Json = {"type": "object"}  # noqa: RUF012 - as every tool has it
+    hints = ToolHints(supports_background=True, idempotent=True)
+
+    def __init__(self, moments: Moments) -> None:
+        self._moments = moments
+
+    async def execute(self, arguments: dict[str, Json]) -> ToolExecutionResult:
+        return ToolExecutionResult.tool_error("This takes long: spawn it in the background.")
+
+    async def execute_background(
+        self, arguments: dict[str, Json], context: ToolContext[object], sink: BackgroundEventSink
+    ) -> BackgroundOutcome:
+        self._moments.note("ended", str(arguments["session"]))
+        return BackgroundOutcome("indexed 12 books", {"books": 12})
+
+
+class Librarian(ScriptedModel):
+    """Spawns a run when asked, and notes when it hears of the end of one."""
+
+    def __init__(self, moments: Moments) -> None:
+        super().__init__()
+        self._moments = moments
+
+    async def stream(self, request: ModelRequest) -> AsyncIterator[ModelEvent]:
+        last = request.messages[-1].parts[-1]
+        part: Text | ProviderCall = Text(text="fine")
+        if isinstance(last, Text) and last.text.startswith(ASK):
+            name = last.text.split()[-1]
+            spawn = f'{{"tool": "index", "args": {{"session": "{name}"}}, "title": "{name}"}}'
+            part = ProviderCall(provider_id="call_0", name="spawn_background", arguments=spawn)
+        elif not isinstance(last, ToolResult):
+            first = request.messages[0].parts[0]
+            assert isinstance(first, Text)
+            self._moments.note("heard", first.text.split()[-1])
+        yield ModelReply(parts=(part,), finish="stop", usage=SPENT, model="bench")
+
+
+def librarian(moments: Moments) -> Agent:
+    return Agent("a", model=Librarian(moments), tools=[SpawnBackgroundTool(), Index(moments)])
+
+
+async def after_a_run(rt: Runtime, name: str) -> None:
+    """Let a session start a run."""
+    await (await rt.session(name, agent="a")).ask(f"{ASK} {name}")
+
+
+async def reactions(chosen: Namespace) -> None:
+    moments = Moments(chosen.dir)
+    workers = [_worker(chosen) for _ in range(chosen.workflows)]
+    try:
+        async with Runtime(address(chosen), agents=[librarian(moments)], worker=not workers) as rt:
+            for k in range(WARM + chosen.turns):
+                name = f"s{k}"
+                await after_a_run(rt, name)
+                async with asyncio.timeout(chosen.cap):
+                    while name not in moments.read().get("heard", {}):
+                        await asyncio.sleep(0.002)
+    finally:
+        for one in workers:
+            one.terminate()
+            one.wait()
+    found = moments.read()
+    took = [(found["heard"][f"s{k}"] - found["ended"][f"s{k}"]) / 1e9 for k in range(WARM, WARM + chosen.turns)]
+    tell(reactions=len(took), p50_ms=share(took, 0.5), p99_ms=share(took, 0.99), workers=chosen.workflows)
+
+
+def _worker(chosen: Namespace) -> subprocess.Popen[bytes]:
+    where = ["--dir", str(chosen.dir), "--url", chosen.url]
+    return subprocess.Popen([sys.executable, sys.argv[0], "w6child", *where])
+
+
+async def work_for_others(chosen: Namespace) -> None:
+    stop = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
+    async with Runtime(address(chosen), agents=[librarian(Moments(chosen.dir))]):
+        await stop.wait()
+
+
+def main() -> None:
+    chosen = options("w6", "w6child")
+    asyncio.run({"w6": reactions, "w6child": work_for_others}[chosen.work](chosen))
+
+
+if __name__ == "__main__":
+    main()
