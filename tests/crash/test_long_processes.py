@@ -1,5 +1,5 @@
-"""A process of a thousand steps, killed at its 999th: nothing that is settled is executed, and what recovery reads grows
-with the steps and not faster. Records are counted, not seconds.
+"""A process of a thousand steps, killed at its 999th: nothing that is settled is executed, and what recovery reads
+grows with the steps and not faster. Records are counted, not seconds.
 """
 
 from __future__ import annotations
