@@ -970,6 +970,27 @@ MUTANTS = [
         f"{KIT}::test_a_broken_application_is_found_out -k forgetful",
     ),
     Mutant(
+        "memory: of several results those are taken that can be",
+        "store/memory/store.py",
+        "        answered = answers if not closed else ()\n",
+        "        answered = [one for one in answers if one[0].id not in closed]\n",
+        f"{STORES}::TestMemory::test_several_answers_are_taken_together_or_not_at_all",
+    ),
+    Mutant(
+        "sqlite: of several results those are taken that can be",
+        "store/sqlite/admissions.py",
+        "    for made, resolution in answers if not closed else ():\n",
+        "    for made, resolution in [one for one in answers if one[0].id not in closed]:\n",
+        f"{STORES}::TestSqlite::test_several_answers_are_taken_together_or_not_at_all",
+    ),
+    Mutant(
+        "postgres: of several results those are taken that can be",
+        "store/postgres/admissions.py",
+        "                raise _Closed\n",
+        "                pass\n",
+        f"{STORES}::TestPostgres::test_several_answers_are_taken_together_or_not_at_all",
+    ),
+    Mutant(
         "the kit's children are not killed",
         "testing/crash.py",
         "        if kill_at and boundary.is_at(kill_at):\n            die()",

@@ -71,11 +71,38 @@ PROMISED = {
         "writer: started by the tool",
         "model calls, the writer's included: 3",
     ),
+    "16_pause.py": (
+        "1  paused: True",
+        "2  paid [4200], 1 input waits, 1 request to the model",
+        "3  Paid. There is none.",
+    ),
+    "17_session_grant.py": (
+        "2  Order 2 is refunded. 0 questions wait",
+        "3  refund is allowed by ana",
+        "4  asked again: {'order': 3}, then denied",
+    ),
+    "18_doubt_ask.py": (
+        "1  doubt: somebody to say what became of tool wire",
+        "2  doubt_still_running",
+        "3  The money is there.",
+        "4  the model was told {'receipt': 7} and wired 1 time",
+    ),
+    "19_queue.py": (
+        "1  3 wait; waiting for tool search; 3 inputs wait behind this turn",
+        "2  cancelled ['cancelled', 'cancelled']",
+        "3  Found it. finished",
+        "4  completed",
+    ),
 }
 
 
 def test_every_example_is_listed_here() -> None:
     assert sorted(path.name for path in FOLDER.glob("*.py")) == sorted(PROMISED)
+
+
+@pytest.mark.parametrize("name", PROMISED)
+def test_an_example_is_short(name: str) -> None:
+    assert len((FOLDER / name).read_text().splitlines()) < 60
 
 
 @pytest.mark.parametrize("name", PROMISED)

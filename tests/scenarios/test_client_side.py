@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import cast
 
 import pytest
 
 from perdure import ChildCall, Code, Error, Fact, Runtime, ToolContext, Tuning, tool
 from perdure.codec import Json
+from perdure.ids import PromiseId, StreamId
 from perdure.models.scripted import ScriptedModel, call, calls, say
 from perdure.observe.pending import PendingClientCall, PendingQuestion
 from perdure.runtime import answers
 from perdure.runtime.session import Session
-from perdure.store.protocol import Accepted, AlreadyResolved, Resolved
+from perdure.store.protocol import Accepted, AlreadyResolved
 from perdure.tools.client_side import ask_user, asking, client_tool
 from perdure.tools.toolbox import ToolSource
 from perdure.vocab.effects import AwaitEvent
-from perdure.vocab.promises import AwaitEventKey, ClientResult, Err, Ok, Resolution
+from perdure.vocab.promises import AwaitEventKey, Err, Ok, Resolution
 from perdure.vocab.records import EffectStarted
 from tests.scenarios.conftest import Desk, until
 from tests.scenarios.test_bodies import HURRIED, ids, outputs, parked, status
@@ -434,7 +436,7 @@ async def test_waking_one_costs_the_same_however_many_are_parked(desk: Desk) -> 
         assert commits <= 8
 
 
-async def test_of_several_results_those_that_were_taken_are_named_if_one_comes_too_late(
+async def test_of_several_results_none_is_taken_if_somebody_is_quicker_with_one(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     look = client_tool("look", "Look.", {"type": "object"})
@@ -445,20 +447,22 @@ async def test_of_several_results_those_that_were_taken_are_named_if_one_comes_t
 
     await until(all_asked)
     first, second, third = sorted(item.id for item in await session.pending())
-    resolve = answers.resolve
+    together = answers.resolve_all
 
     async def somebody_is_quicker(
-        rt: Runtime, key: AwaitEventKey, given: Resolution, due_at: int | None = None
-    ) -> Resolved:
-        if key.wait == ClientResult(call_id=second):
-            await resolve(rt, key, Ok(value="theirs"), due_at)
-        return await resolve(rt, key, given, due_at)
+        rt: Runtime, stream: StreamId, given: Sequence[tuple[AwaitEventKey, Resolution, int | None]]
+    ) -> dict[PromiseId, Resolution]:
+        monkeypatch.setattr(answers, "resolve_all", together)
+        await session.post_result(second, "theirs")
+        return await together(rt, stream, given)
 
-    monkeypatch.setattr(answers, "resolve", somebody_is_quicker)
+    monkeypatch.setattr(answers, "resolve_all", somebody_is_quicker)
     with pytest.raises(Error) as caught:
         await session.post_results({first: "a", second: "b", third: "c"})
     assert refusal(caught.value) is Code.TOOL_CALL_ANSWERED
-    assert caught.value.details["taken"] == [first, third]
-    assert f"the results of {first}, {third} were taken" in caught.value.because
+    assert caught.value.details["call"] == second
+    assert sorted(item.id for item in await session.pending()) == [first, third], "nothing of it was taken"
+    posted = await session.post_results({first: "a", second: "theirs", third: "c"})
+    assert posted == {first: Accepted(), second: AlreadyResolved(Ok(value="theirs")), third: Accepted()}
     await status(session, "idle")
     assert outputs(await session.history()) == ["a", "theirs", "c"]

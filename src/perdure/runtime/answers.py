@@ -6,13 +6,14 @@ What an answer says is checked before anything is written.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, cast
 
 from perdure.codec import Json, check_text, encode, to_json
 from perdure.effects.journal import EffectJournal
 from perdure.effects.promises import SECRET, ProcessScope, TurnScope, check_key, revocation_id, scope_of
 from perdure.errors import Code, Error
-from perdure.ids import Seq, SessionId, StreamId
+from perdure.ids import PromiseId, Seq, SessionId, StreamId
 from perdure.observe.ends import end_of, has_turn
 from perdure.store.protocol import Accepted, AlreadyResolved, Resolved, Store, Unknown
 from perdure.tools.body import refuse_unordered
@@ -117,6 +118,26 @@ async def resolve(rt: Runtime, key: AwaitEventKey, resolution: Resolution, due_a
         return AlreadyResolved(Cancelled())
     await rt.tell(scope.stream)
     return answered
+
+
+async def resolve_all(
+    rt: Runtime, stream: StreamId, given: Sequence[tuple[AwaitEventKey, Resolution, int | None]]
+) -> dict[PromiseId, Resolution]:
+    """Answer several promises of turns of one session, each until its moment: all of them or none, and then what stood
+    in the way. Nobody waits for anything of a turn that is over."""
+    await rt.check_readable(stream)
+    scopes = {key.scope for key, _, _ in given}
+    over = {scope for scope in scopes if await _is_over(rt.store, scope_of(scope))}
+    if over:
+        states = {key.key_id: await rt.store.peek(key.key_id) for key, _, _ in given if key.scope in over}
+        return {id: (state.resolution if state else None) or Cancelled() for id, state in states.items()}
+    made = [
+        (PromiseState(id=key.key_id, stream=stream, deadline_at=due_at), resolution)
+        for key, resolution, due_at in given
+    ]
+    in_the_way = await rt.store.resolve_all(made, now=rt.clock.wall_ms())
+    await rt.tell(stream)
+    return in_the_way
 
 
 async def _due(store: Store, scope: TurnScope | ProcessScope, key: AwaitEventKey) -> int | None:

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, cast
 from perdure.codec import Json, check_text
 from perdure.effects.promises import TurnScope, unsigned_key
 from perdure.errors import Code, Error
-from perdure.ids import CallId, SessionId, TurnId, without_keys
+from perdure.ids import CallId, SessionId, TurnId, session_stream, without_keys
 from perdure.runtime import answers
 from perdure.runtime.keeping import KeptSecrets
 from perdure.runtime.shared import Compositions
 from perdure.services.secrets import Veil
-from perdure.store.protocol import AlreadyResolved, Resolved
+from perdure.store.protocol import Accepted, AlreadyResolved, Resolved
 from perdure.vocab.effects import AwaitEvent, PreparedToolCall
 from perdure.vocab.promises import AwaitEventKey, Cancelled, ClientResult, Err, Ok, Resolution, TimedOut, UserAnswer
 from perdure.vocab.questions import Answer, Question, answered, mismatches, questions_of, values_of
@@ -32,7 +32,7 @@ MAX_NAME_BYTES = 512
 
 
 async def post(rt: Runtime, session: SessionId, results: Mapping[str, Json | Err]) -> dict[CallId, Resolved]:
-    """Bring the results of client-side calls. All are checked before any is taken.
+    """Bring the results of client-side calls: all of them are taken, in one write, or none.
 
     Raises:
         Error: `tool_call_unknown`, `tool_result_invalid`, `tool_call_answered`, `invalid_json`, `input_too_large`;
@@ -53,22 +53,18 @@ async def post(rt: Runtime, session: SessionId, results: Mapping[str, Json | Err
         if isinstance(given, Ok):
             _check(await _contract(rt, scope, about.tool_name), call, given.value)
         checked.append((call, key, given, due_at))
-    for call, key, given, _ in checked:
-        known = await rt.store.peek(key.key_id)
-        first = known.resolution if known is not None else None
-        if first is not None and first != given:
-            raise _late(call, first)
-    taken: dict[CallId, Resolved] = {}
-    late: list[tuple[CallId, Resolution]] = []
-    for call, key, given, due_at in checked:
-        resolved = await answers.resolve(rt, key, given, due_at)
-        if isinstance(resolved, AlreadyResolved) and resolved.resolution != given:
-            late.append((call, resolved.resolution))
-        else:
-            taken[call] = resolved  # who did not hear that it was taken says it again: that is no conflict
-    if late:
-        raise _late(*late[0], tuple(taken))
-    return taken
+    known: dict[CallId, Resolved] = {}
+    while left := [one for one in checked if one[0] not in known]:
+        in_the_way = await answers.resolve_all(rt, session_stream(rt.tenant, session), [one[1:] for one in left])
+        for call, key, given, _ in left:
+            first = in_the_way.get(key.key_id)
+            if first is not None and first != given:
+                raise _late(call, first)
+            if first is not None:  # who did not hear that it was taken says it again: that is no conflict
+                known[call] = AlreadyResolved(first)
+            elif not in_the_way:
+                known[call] = Accepted()
+    return {call: known[call] for call, *_ in checked}
 
 
 async def answer(
@@ -163,7 +159,7 @@ def _checked(questions: tuple[Question, ...], given: Mapping[str, Answer], call:
     return {question.id: given[question.id] for question in questions}
 
 
-def _late(call: CallId, first: Resolution, taken: tuple[CallId, ...] = ()) -> Error:
+def _late(call: CallId, first: Resolution) -> Error:
     match first:
         case Ok() | Err():
             because = "somebody was first, with something else"
@@ -171,10 +167,8 @@ def _late(call: CallId, first: Resolution, taken: tuple[CallId, ...] = ()) -> Er
             because = "its time was over"
         case Cancelled():
             because = "nobody waits for it any more"
-    if taken:
-        because += f"; the results of {', '.join(taken)} were taken"
-    what = f"the call {call} was answered before"
-    return Error(Code.TOOL_CALL_ANSWERED, what, because=because, call=call, taken=list(taken))
+    what = f"the call {call} was answered before; nothing was taken"
+    return Error(Code.TOOL_CALL_ANSWERED, what, because=because, call=call)
 
 
 def _named(text: object, what: str) -> str:

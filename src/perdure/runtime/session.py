@@ -520,11 +520,10 @@ class Session:
         return resolved
 
     async def post_results(self, results: Mapping[str, Json | Err]) -> dict[CallId, Resolved]:
-        """Bring several results, by call. All are checked first: if one of them does not fit, none is taken.
+        """Bring several results, by call, in one write: if one of them does not fit, or comes too late, none is taken.
 
         Raises:
-            Error: as `post_result`. If somebody else answers one of them at the very same moment, the others are taken,
-                and the error says which (`details["taken"]`).
+            Error: as `post_result`.
         """
         self.runtime.check_usable()
         return await posting.post(self.runtime, self.id, results)

@@ -335,6 +335,14 @@ class EncodedStore:
             return AlreadyResolved(self._answer(promise, answered.resolution))
         return answered
 
+    async def resolve_all(
+        self, answers: Sequence[tuple[PromiseState, Resolution]], *, now: int
+    ) -> dict[PromiseId, Resolution]:
+        """Answer several promises, encoded."""
+        sealed = [(made, self._resolution(made.id, resolution)) for made, resolution in answers]
+        closed = await self._store.resolve_all(sealed, now=now)
+        return {promise: self._answer(promise, told) for promise, told in closed.items()}
+
     # --- reading
 
     async def load(self, stream: StreamId, *, code: str) -> Loaded:

@@ -486,6 +486,19 @@ class Store(Protocol):
         """
         ...
 
+    async def resolve_all(
+        self, answers: Sequence[tuple[PromiseState, Resolution]], *, now: int
+    ) -> dict[PromiseId, Resolution]:
+        """Answer several promises in one write, each made as given if it does not exist: all of them, or none.
+
+        If one has an answer already, or its time is over by the store's clock, nothing is written, and what stood in
+        the way is returned, by promise. Nothing in the way: every answer stands, and whoever waits is woken.
+
+        Raises:
+            Error: `session_unknown` if one would be made for a stream that does not exist. Nothing was written.
+        """
+        ...
+
     async def peek(self, promise: PromiseId) -> PromiseState | None:
         """A promise as it is now."""
         ...

@@ -792,6 +792,25 @@ class MemoryStore:
         self._committed()
         return Accepted() if told == resolution else AlreadyResolved(told)
 
+    async def resolve_all(
+        self, answers: Sequence[tuple[PromiseState, Resolution]], *, now: int
+    ) -> dict[PromiseId, Resolution]:
+        """Answer several promises, all of them or none; what stood in the way."""
+        closed: dict[PromiseId, Resolution] = {}
+        for made, _ in answers:
+            known = self._promises.get(made.id) or made
+            late = known.deadline_at is not None and known.deadline_at <= self._clock.wall_ms()
+            if ended := known.resolution or (TimedOut() if late else None):
+                closed[made.id] = ended
+        answered = answers if not closed else ()
+        for made, _ in answered:
+            self._existing(made.stream)
+        for made, resolution in answered:
+            self._promises[made.id] = structs.replace(self._promises.get(made.id) or made, resolution=resolution)
+            self._wake(made.id, now)
+        self._committed()
+        return closed
+
     def _wake(self, promise: PromiseId, now: int) -> None:
         for stream in self._streams.values():
             if promise in stream.waits:

@@ -466,6 +466,29 @@ async def resolve(
     return AlreadyResolved(known.resolution)
 
 
+class _Closed(Exception):
+    """Takes back what was written so far."""
+
+
+async def resolve_all(
+    on: Session, answers: Sequence[tuple[PromiseState, Resolution]], now: int
+) -> dict[PromiseId, Resolution]:
+    """Answer several promises, made for it if need be: all of them or none; what stood in the way."""
+    closed: dict[PromiseId, Resolution] = {}
+    with suppress(_Closed):
+        async with on.transaction():
+            await on.all("promises_lock", [made.id for made, _ in answers])
+            for made, resolution in answers:
+                known = await _make(on, made)
+                if await on.one("promise_resolve", made.id, encode(resolution)) is None:
+                    closed[made.id] = known.resolution or TimedOut()
+                else:
+                    await _wake(on, made.id, now)
+            if closed:
+                raise _Closed
+    return closed
+
+
 async def _wake(on: Session, promise: PromiseId, now: int) -> None:
     new = wake(StreamId(""), promise, at=now)  # the same for every stream that waits
     await on.all("promise_wake", promise, new.source_key, new.at, is_news(new.item), new.data)

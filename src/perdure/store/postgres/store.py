@@ -558,6 +558,12 @@ class PostgresStore:
         """Answer a promise: the first answer stands, and every stream that waits for it is woken with it."""
         return await self._write(lambda on: admissions.resolve(on, promise, resolution, now, make))
 
+    async def resolve_all(
+        self, answers: Sequence[tuple[PromiseState, Resolution]], *, now: int
+    ) -> dict[PromiseId, Resolution]:
+        """Answer several promises, all of them or none; what stood in the way."""
+        return await self._write(lambda on: admissions.resolve_all(on, answers, now))
+
     async def peek(self, promise: PromiseId) -> PromiseState | None:
         """A promise as it is now."""
         return await self._read(lambda on: admissions.read_promise(on, promise))

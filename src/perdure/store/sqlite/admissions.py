@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from perdure.codec import decode, encode
 from perdure.commit.changes import (
@@ -286,6 +286,22 @@ def resolve(tx: Tx, promise: PromiseId, resolution: Resolution, now: int, make: 
         _wake(tx, promise, now)
         return Accepted() if isinstance(resolution, TimedOut) else AlreadyResolved(TimedOut())
     return AlreadyResolved(known.resolution)
+
+
+def resolve_all(tx: Tx, answers: Sequence[tuple[PromiseState, Resolution]], now: int) -> dict[PromiseId, Resolution]:
+    """Answer several promises, made for it if need be: all of them or none; what stood in the way."""
+    moment = tx.clock.wall_ms()
+    closed: dict[PromiseId, Resolution] = {}
+    for made, _ in answers:
+        known = read_promise(tx, made.id) or made
+        late = known.deadline_at is not None and known.deadline_at <= moment
+        if ended := known.resolution or (TimedOut() if late else None):
+            closed[made.id] = ended
+    for made, resolution in answers if not closed else ():
+        make_promise(tx, made)
+        tx.run("promise_resolve", (encode(resolution), made.id, moment))
+        _wake(tx, made.id, now)
+    return closed
 
 
 def _wake(tx: Tx, promise: PromiseId, now: int) -> None:

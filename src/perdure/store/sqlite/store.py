@@ -423,6 +423,12 @@ class SqliteStore:
         """Answer a promise: the first answer stands, and every stream that waits for it is woken with it."""
         return await self._write(lambda tx: admissions.resolve(tx, promise, resolution, now, make))
 
+    async def resolve_all(
+        self, answers: Sequence[tuple[PromiseState, Resolution]], *, now: int
+    ) -> dict[PromiseId, Resolution]:
+        """Answer several promises, all of them or none; what stood in the way."""
+        return await self._write(lambda tx: admissions.resolve_all(tx, answers, now))
+
     async def peek(self, promise: PromiseId) -> PromiseState | None:
         """A promise as it is now."""
         return self._reading().point(lambda on: admissions.read_promise(on, promise))

@@ -25,7 +25,7 @@ from perdure.testing.laws.bench import (
     promised,
     stream_of,
 )
-from perdure.vocab.promises import Cancelled, Err, Ok, PromiseState, TimedOut
+from perdure.vocab.promises import Cancelled, Err, Ok, PromiseState, Resolution, TimedOut
 
 
 class PromiseLaws:
@@ -88,6 +88,61 @@ class PromiseLaws:
         state = await (await bench.reopen()).peek(promise)
         assert state is not None
         assert state.resolution == answer
+
+    async def test_several_answers_are_one_write_and_wake_once_each(self, bench: Bench) -> None:
+        waits = (PromiseId("p"), PromiseId("q"))
+        hold = await parked(bench, waits=waits, parked=True)
+        await promised(bench, "p", hold.stream)
+        answers = [(PromiseState(id=wait, stream=hold.stream), Ok(value=wait)) for wait in waits]
+        assert await bench.store.resolve_all(answers, now=7) == {}
+        found = [await bench.store.peek(wait) for wait in waits]
+        assert [state and state.resolution for state in found] == [Ok(value="p"), Ok(value="q")]
+        assert [row.at for row in await bench.store.inbox(hold.stream)] == [7, 7]
+        assert await bench.store.claimable(ANN, limit=9, now=0) == (hold.stream,)
+        assert await bench.store.resolve_all(answers, now=8) == {wait: Ok(value=wait) for wait in waits}
+        assert len(await bench.store.inbox(hold.stream)) == 2
+
+    @pytest.mark.parametrize("what", ["answered", "late", "late from the start", "gone"])
+    async def test_several_answers_are_taken_together_or_not_at_all(self, bench: Bench, what: str) -> None:
+        waits = (PromiseId("a"), PromiseId("b"), PromiseId("c"))
+        hold = await parked(bench, waits=waits, parked=True)
+        made = [PromiseState(id=wait, stream=hold.stream) for wait in waits]
+        expected: dict[PromiseId, Resolution] = {PromiseId("b"): TimedOut()}
+        match what:
+            case "answered":
+                await bench.store.resolve(PromiseId("b"), Err(code="no", message=""), now=1, make=made[1])
+                expected = {PromiseId("b"): Err(code="no", message="")}
+            case "late":
+                await bench.store.promise(replace(made[1], deadline_at=1))
+            case "late from the start":
+                made[1] = replace(made[1], deadline_at=1)
+            case _:
+                made[1] = replace(made[1], stream=stream_of("gone"))
+        woken = len(await bench.store.inbox(hold.stream))
+        answers = [(one, Ok(value=1)) for one in made]
+        if what == "gone":
+            with pytest.raises(Error) as caught:
+                await bench.store.resolve_all(answers, now=2)
+            assert caught.value.code is Code.SESSION_UNKNOWN
+        else:
+            assert await bench.store.resolve_all(answers, now=2) == expected
+        other = await bench.reopen()
+        for wait in (PromiseId("a"), PromiseId("c")):
+            state = await other.peek(wait)
+            assert state is None or state.resolution is None, "none of them was taken"
+        assert len(await bench.store.inbox(hold.stream)) == woken, "and nobody was woken"
+        assert await bench.store.resolve_all([answers[0], answers[2]], now=3) == {}
+
+    async def test_who_brings_several_answers_at_once_brings_all_of_them_or_none(self, bench: Bench) -> None:
+        stream = await open_stream(bench.store, "one")
+        made = [PromiseState(id=PromiseId(f"p{n}"), stream=stream) for n in range(3)]
+        brought = [[(one, Ok(value=who)) for one in made[who % 3 :] + made[: who % 3]] for who in range(16)]
+        told = await asyncio.gather(*(bench.store.resolve_all(answers, now=1) for answers in brought))
+        (first,) = [who for who, closed in enumerate(told) if not closed]
+        for who, closed in enumerate(told):
+            assert who == first or closed == {one.id: Ok(value=first) for one in made}
+        states = [await bench.store.peek(one.id) for one in made]
+        assert [state and state.resolution for state in states] == [Ok(value=first)] * 3
 
     async def test_sixty_four_answers_at_once_and_one_is_accepted(self, bench: Bench) -> None:
         hold = await held(bench)
