@@ -601,6 +601,13 @@ MUTANTS = [
         "tests/unit/store/test_postgres_work.py::test_who_was_away_itself_leaves_the_others_a_lease_to_come_back",
     ),
     Mutant(
+        "who comes when the server comes takes it all",
+        "store/postgres/leases.py",
+        "return self.lease_left <= 0 and not self.excused",
+        "return self.lease_left <= 0",
+        "tests/unit/store/test_postgres_work.py -k newcomer",
+    ),
+    Mutant(
         "the dead keep what they held idle",
         "store/sqlite/claims.py",
         '        tx.run("worker_let_go", (other.id,))\n',

@@ -98,6 +98,9 @@ _FAKED = """
 CREATE SCHEMA faked;
 CREATE FUNCTION faked.clock_timestamp() RETURNS timestamptz LANGUAGE sql VOLATILE AS
     $$ SELECT to_timestamp(pg_read_file(current_setting('faked.clock'))::numeric / 1000) $$;
+CREATE FUNCTION faked.pg_postmaster_start_time() RETURNS timestamptz LANGUAGE sql VOLATILE AS $$
+    SELECT to_timestamp(coalesce(pg_read_file(current_setting('faked.clock') || '.start', true)::numeric / 1000, -1e9))
+$$;
 """
 
 
@@ -116,10 +119,17 @@ class ServerClock:
 
     def set(self, now_ms: int) -> None:
         """Say what time it is."""
-        draft = self._path.with_suffix(".new")
-        draft.write_text(str(now_ms))
+        self._write(self._path, now_ms)
+
+    def restart(self, at_ms: int) -> None:
+        """Say when the server was started. Until then, it was long ago."""
+        self._write(self._path.with_name(f"{self._path.name}.start"), at_ms)
+
+    def _write(self, path: Path, moment_ms: int) -> None:
+        draft = path.with_name(f"{path.name}.new")
+        draft.write_text(str(moment_ms))
         draft.chmod(0o644)
-        draft.replace(self._path)
+        draft.replace(path)
 
 
 def _roomy() -> bool:

@@ -58,6 +58,8 @@ class Worker:
     @property
     def ready(self) -> bool:
         """Whether the one that is there has begun to work."""
+        if self.process is None or self.process.poll() is not None:
+            return False
         return b" is ready: " in self.log.read_bytes()[self._begins_at :]
 
     def start(self) -> None:

@@ -19,7 +19,12 @@ from typing import cast
 import pytest
 
 from perdure import Runtime
+from perdure.ids import WorkerId
+from perdure.runtime.clock import SystemClock
+from perdure.store.postgres import PostgresStore
 from tests.e2e.command import COMMAND, environment, perdure
+from tests.postgres import Server
+from tests.unit.store.parties import owned
 
 APP = """
 import asyncio, os
@@ -313,6 +318,28 @@ async def test_workers_are_listed_with_where_they_run_and_what_they_hold(
     busy.process.wait()
     (left,) = perdure("workers", "list", "--json", "--db", url, cwd=folder).objects
     assert (left["id"], left["alive"], left["sessions"]) == (first["id"], False, 1)
+
+
+async def test_whoever_was_not_seen_for_a_day_is_left_out_unless_it_holds_something(
+    postgres_url: str, postgres: Server, folder: Path
+) -> None:
+    store = PostgresStore(postgres_url, SystemClock())
+    await store.open()
+    for name in ("ann", "bob"):
+        await store.register(WorkerId(name), pid=1, version="1", now=0)
+    await owned(store, "s", WorkerId("bob"))
+    at = store.address.schema
+    await postgres.execute(
+        f"UPDATE {at}.workers SET lease_until = lease_until - 90000000, lease_ms = 0, boot = 'far away'"
+    )
+    listed = perdure("workers", "list", "--db", postgres_url, cwd=folder)
+    assert [line.split()[0] for line in listed.out.splitlines()] == ["ID", "bob"]
+    assert listed.err == (
+        "0 workers alive, 1 gone.\n1 more not seen for over a day, holding nothing: --all lists them.\n"
+    )
+    everybody = perdure("workers", "list", "-q", "--all", "--db", postgres_url, cwd=folder)
+    assert everybody.out.split() == ["ann", "bob"]
+    await store.close()
 
 
 def test_a_store_without_workers_says_so(folder: Path) -> None:

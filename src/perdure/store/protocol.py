@@ -23,6 +23,9 @@ PATIENCE_MS = 2_000
 """For how long what waits for an idle stream is left to whoever holds it."""
 
 
+HISTORY_MS = 86_400_000
+
+
 class WorkerInfo(msgspec.Struct, frozen=True, gc=False):
     """A worker as others see it. `lease_until` is on the store's own lease clock, which has `lease_left_ms` to go (less
     than nothing: so long ago has it lapsed). It holds `held` streams, of which `active` have an unfinished turn; it
@@ -47,6 +50,12 @@ class WorkerInfo(msgspec.Struct, frozen=True, gc=False):
     def seen_ms_ago(self) -> int:
         """How long ago it was heard of last, as far as its lease tells."""
         return max(0, self.lease_ms - self.lease_left_ms)
+
+    @property
+    def is_history(self) -> bool:
+        """Whether it holds nothing and was not heard of for a day. It is remembered, because nobody can be certain that
+        it does nothing any more."""
+        return not self.alive and not self.held and self.seen_ms_ago > HISTORY_MS
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,7 @@ from perdure.inbox.admit import Delivery, delivery
 from perdure.inbox.items import Wake
 from perdure.models.scripted import ScriptedModel, call, say
 from perdure.runtime.clock import SystemClock
+from perdure.store.permits import Ask
 from perdure.store.postgres import PostgresStore
 from perdure.store.postgres.driver import Cells, dial
 from perdure.store.postgres.tx import Session
@@ -446,7 +447,7 @@ async def test_nobody_is_called_dead_whose_process_cannot_be_seen(
     two.abandon(BOB)
     assert await one.is_dead(BOB)
     schema = one.address.schema
-    await postgres.execute(f"UPDATE {schema}.workers SET lease_until = 0, {elsewhere} WHERE id = 'bob'")
+    await postgres.execute(f"UPDATE {schema}.workers SET lease_until = 0, lease_ms = 0, {elsewhere} WHERE id = 'bob'")
     assert not await one.is_dead(BOB)
     assert isinstance(await one.claim(stream_named("one"), ANN), Claim), "its streams may be taken all the same"
     await one.close()
@@ -558,6 +559,33 @@ async def test_who_was_away_itself_leaves_the_others_a_lease_to_come_back(postgr
         bench.clock.advance(LEASE_MS // 2)  # ann is silent from here on
         await other.renew(BOB)
         claim = await other.claim(hold.stream, BOB)
+        assert isinstance(claim, Claim)
+        assert claim.previous == ANN
+        await bench.close()
+
+
+async def test_for_a_lease_after_the_server_has_started_a_newcomer_leaves_the_others_what_they_hold(
+    postgres: Server,
+) -> None:
+    with TemporaryDirectory(dir=postgres.folder) as folder:  # where the server can read the clock
+        os.chmod(folder, 0o755)
+        bench = PostgresBench(postgres, Path(folder))
+        await bench.store.open()
+        hold = await held(bench)
+        await bench.store.exchange(ANN, asks=(Ask("a", (("tool:x", 1),)),), now=0)
+        bench.clock.advance(LEASE_MS * 5)
+        bench.clock.server.restart(bench.clock.monotonic_ms() - 1)
+        newcomer = await bench.reopen()
+        await enlist(bench, BOB, store=newcomer)
+        assert await newcomer.claim(hold.stream, BOB) == Held(ANN), "she could not renew it: there was no server"
+        assert await newcomer.claimable(BOB, limit=9, now=0) == ()
+        assert await newcomer.claim_ready(BOB, limit=9, now=0) == ()
+        assert [permit.alive for permit in await newcomer.permits()] == [True]
+        assert {worker.id: worker.alive for worker in await newcomer.workers()} == {ANN: True, BOB: True}
+        for _ in range(2):
+            bench.clock.advance(LEASE_MS // 2)
+            await newcomer.renew(BOB)
+        claim = await newcomer.claim(hold.stream, BOB)
         assert isinstance(claim, Claim)
         assert claim.previous == ANN
         await bench.close()

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
-from typer import Typer
+from typer import Option, Typer
 
 from perdure.cli.options import Db, Json, Quiet
 
@@ -17,24 +17,32 @@ app = Typer(help="Look at workers.", no_args_is_help=True, rich_markup_mode=None
 
 
 @app.command("list")
-def list_workers(db: Db = "", json: Json = False, quiet: Quiet = False) -> None:
+def list_workers(
+    all: Annotated[
+        bool, Option("--all", "-a", help="Also those that hold nothing and were not seen for a day.")
+    ] = False,
+    db: Db = "",
+    json: Json = False,
+    quiet: Quiet = False,
+) -> None:
     """List the workers of a store, the oldest first, with what they hold.
 
     A worker that ends in order disappears. One that was killed stays until its sessions are taken over and another
-    worker starts.
+    worker starts on its machine; after a day it is left out, unless it still holds something.
     """
     from perdure.cli.places import run
 
-    run(lambda: _list(db, json=json, quiet=quiet))
+    run(lambda: _list(db, all=all, json=json, quiet=quiet))
 
 
-async def _list(db: str, *, json: bool, quiet: bool) -> None:
+async def _list(db: str, *, all: bool, json: bool, quiet: bool) -> None:
     from perdure.cli.places import opened
     from perdure.cli.screen import count, note, say
 
     async with opened(db) as rt:
-        found = await rt.store.workers()
+        known = await rt.store.workers()
         now = rt.clock.wall_ms()
+    found = known if all else tuple(worker for worker in known if not worker.is_history)
     if json:
         _emit(found)
         return
@@ -45,7 +53,9 @@ async def _list(db: str, *, json: bool, quiet: bool) -> None:
     if found:
         _print(found, now)
     alive = sum(worker.alive for worker in found)
-    note(f"{count(alive, 'worker')} alive, {len(found) - alive} gone." if found else "No workers.")
+    note(f"{count(alive, 'worker')} alive, {len(found) - alive} gone." if known else "No workers.")
+    if history := len(known) - len(found):
+        note(f"{history} more not seen for over a day, holding nothing: --all lists them.")
 
 
 def _emit(found: Sequence[WorkerInfo]) -> None:

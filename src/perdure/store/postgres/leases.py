@@ -20,7 +20,8 @@ RENEWAL_PAUSE_MS = 1_000
 
 @dataclass(frozen=True, slots=True)
 class WorkerRow:
-    """A row of `workers`, and how much of its lease the server's clock had left."""
+    """A row of `workers`, and how much of its lease the server's clock had left. One that is `excused` could perhaps
+    not renew it, because the server has only just started."""
 
     id: WorkerId
     pid: int
@@ -34,11 +35,12 @@ class WorkerRow:
     lease_ms: int = 0
     concurrency: int = 0
     queues: Sequence[str] | None = None
+    excused: bool = False
 
     @property
     def lapsed(self) -> bool:
-        """Whether the server's clock had passed its lease."""
-        return self.lease_left <= 0
+        """Whether the server's clock had passed its lease, and the server was there to renew it."""
+        return self.lease_left <= 0 and not self.excused
 
 
 class Leases:

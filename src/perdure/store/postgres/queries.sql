@@ -343,9 +343,7 @@ WHERE s.stream = $1 AND NOT s.active AND NOT s.parked AND s.n > 0 AND s.served_a
 
 -- name: stream_holder
 -- Who it is, and whether it leaves the stream waiting.
-SELECT EXISTS ({stream_left_waiting}) AS left_waiting, w.id, w.pid, w.version, w.started_at, w.lease_until, w.boot, w.lock,
-    w.host, w.lease_until - (extract(epoch FROM clock_timestamp()) * 1000)::bigint AS lease_left, w.lease_ms, w.concurrency,
-    w.queues
+SELECT EXISTS ({stream_left_waiting}) AS left_waiting, {worker_cells}
 FROM perdure.streams AS s JOIN perdure.workers AS w ON w.id = s.owner WHERE s.stream = $1
 
 -- name: stream_ownership
@@ -460,21 +458,23 @@ ON CONFLICT (id) DO UPDATE SET pid = excluded.pid, version = excluded.version, s
 UPDATE perdure.workers SET lease_until = (extract(epoch FROM clock_timestamp()) * 1000)::bigint + $2 WHERE id = $1
 RETURNING id
 
+-- name: worker_cells
+-- Whoever could not renew its lease because the server was away is excused: for as long as a lease after the server's start.
+w.id, w.pid, w.version, w.started_at, w.lease_until, w.boot, w.lock, w.host,
+    w.lease_until - (extract(epoch FROM clock_timestamp()) * 1000)::bigint AS lease_left, w.lease_ms, w.concurrency, w.queues,
+    (extract(epoch FROM clock_timestamp() - pg_postmaster_start_time()) * 1000)::bigint < w.lease_ms AS excused
+
 -- name: worker_read
-SELECT id, pid, version, started_at, lease_until, boot, lock,
-    host, lease_until - (extract(epoch FROM clock_timestamp()) * 1000)::bigint AS lease_left, lease_ms, concurrency, queues
-FROM perdure.workers WHERE id = $1
+SELECT {worker_cells} FROM perdure.workers AS w WHERE w.id = $1
 
 -- name: worker_list
-SELECT id, pid, version, started_at, lease_until, boot, lock,
-    host, lease_until - (extract(epoch FROM clock_timestamp()) * 1000)::bigint AS lease_left, lease_ms, concurrency, queues
-FROM perdure.workers ORDER BY started_at, id
+SELECT {worker_cells} FROM perdure.workers AS w ORDER BY w.started_at, w.id
 
 -- name: worker_living
--- Those whose lease holds: among them are all that are not gone.
-SELECT id, pid, version, started_at, lease_until, boot, lock,
-    host, lease_until - (extract(epoch FROM clock_timestamp()) * 1000)::bigint AS lease_left, lease_ms, concurrency, queues
-FROM perdure.workers WHERE lease_until > (extract(epoch FROM clock_timestamp()) * 1000)::bigint
+-- Those whose lease holds, and those who are excused: among them are all that are not gone.
+SELECT {worker_cells} FROM perdure.workers AS w
+WHERE greatest(w.lease_until, (extract(epoch FROM pg_postmaster_start_time()) * 1000)::bigint + w.lease_ms)
+    > (extract(epoch FROM clock_timestamp()) * 1000)::bigint
 
 -- name: permits_lock
 SELECT pg_advisory_xact_lock(h) FROM (
@@ -591,9 +591,7 @@ SELECT s.stream, s.tenant, s.kind, s.name, s.agent, s.last_seq, s.fence, s.owner
     (SELECT t.title FROM perdure.titles AS t WHERE t.stream = s.id) AS title,
     ARRAY(SELECT g.tag FROM perdure.tags AS g WHERE g.stream = s.id ORDER BY g.tag) AS tags,
     s.paused_at, s.paused_by, s.queue, s.priority, s.id,
-    w.id, w.pid, w.version, w.started_at, w.lease_until, w.boot, w.lock,
-    w.host, w.lease_until - (extract(epoch FROM clock_timestamp()) * 1000)::bigint AS lease_left, w.lease_ms, w.concurrency,
-    w.queues
+    {worker_cells}
 FROM perdure.streams AS s LEFT JOIN perdure.workers AS w ON w.id = s.owner WHERE s.stream = $1
 
 -- name: stream_list

@@ -23,7 +23,7 @@ from perdure.vocab.promises import PromiseState
 from perdure.vocab.records import Row
 
 _MAX = sys.maxsize
-_WORKER_CELLS = 12
+_WORKER_CELLS = 13
 
 
 async def next_due(on: Session) -> int | None:

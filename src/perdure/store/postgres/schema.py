@@ -25,9 +25,9 @@ def _named(text: str) -> dict[str, str]:
     named = {name.strip(): _bare(sql) for name, _, sql in (block.partition("\n") for block in blocks)}
     of_a_few = named["ready"].replace("{work}", "{work_of}")
     named |= {f"{look}_of": named[look].replace("{ready}", of_a_few) for look in ("claimable", "claim_ready")}
-    for part in ("ready", "work", "work_of", "stream_left_waiting"):
+    for part in ("ready", "work", "work_of", "stream_left_waiting", "worker_cells"):
         named = {name: sql.replace(f"{{{part}}}", named[part]) for name, sql in named.items()}
-    return {name: sql for name, sql in named.items() if name not in ("ready", "work", "work_of")}
+    return {name: sql for name, sql in named.items() if name not in ("ready", "work", "work_of", "worker_cells")}
 
 
 def _bare(sql: str) -> str:
