@@ -1075,6 +1075,20 @@ MUTANTS = [
         f"{STORES} -k 'TestMemory and another_worker_holds_is_taken'",
     ),
     Mutant(
+        "whoever has handed a conversation over is asked again",
+        "turn/machine.py",
+        "    if (turn.cancel and not turn.ended) or turn.changes_hands:",
+        "    if turn.cancel and not turn.ended:",
+        "tests/scenarios/test_handing_over.py -k 'memory and in_the_same_turn'",
+    ),
+    Mutant(
+        "a turn that has changed hands is resumed with what it began with",
+        "runtime/resident.py",
+        "turn = taken_over(turn, record, await self._shared.compositions.get(record.composition))",
+        "turn = taken_over(turn, record, turn.composition)",
+        "tests/scenarios/test_handing_over.py -k 'wherever_the_process_dies and sqlite'",
+    ),
+    Mutant(
         "a worker that had enough to begin with forgets that others may wait",
         "runtime/worker.py",
         "                serving.more_waits = True  # enough",

@@ -127,6 +127,22 @@ RECORDS: list[tuple[records.Record, str]] = [
         '{"type":"tool_membership_changed","names":["refund"],"present":true,"call":"t1.1.0"}',
     ),
     (
+        records.HandedOver(turn=T, call=C, to="billing"),
+        '{"type":"handed_over","turn":"t1","call":"t1.1.0","to":"billing"}',
+    ),
+    (
+        records.HandedOver(turn=T, call=C, to="billing", reason="wants money"),
+        '{"type":"handed_over","turn":"t1","call":"t1.1.0","to":"billing","reason":"wants money"}',
+    ),
+    (
+        records.TurnRecomposed(turn=T, n=1, agent="billing", composition=BlobHash("h")),
+        '{"type":"turn_recomposed","turn":"t1","n":1,"agent":"billing","composition":"h"}',
+    ),
+    (
+        records.TurnRecomposed(turn=T, n=1, agent="billing", composition=BlobHash(""), redacted="s"),
+        '{"type":"turn_recomposed","turn":"t1","n":1,"agent":"billing","composition":"","redacted":"s"}',
+    ),
+    (
         records.CancelRequested(turn=T, request="r1"),
         '{"type":"cancel_requested","turn":"t1","request":"r1"}',
     ),

@@ -43,6 +43,7 @@ from perdure.vocab.records import (
     EffectStarted,
     GrantMade,
     GrantRevoked,
+    HandedOver,
     InputAdmitted,
     InputCancelled,
     OutcomeArrivedLate,
@@ -59,6 +60,7 @@ from perdure.vocab.records import (
     ToolMembershipChanged,
     TurnEnded,
     TurnOpened,
+    TurnRecomposed,
 )
 from perdure.vocab.refs import EffectRef, PartRef, parse_ref
 from perdure.vocab.registrations import ProcessFailure, Succeeded
@@ -181,6 +183,10 @@ class Reader:
                 return self._plain(fact, "late news", tool, *_output(output))
             case ToolMembershipChanged(names=names, present=present):
                 return self._plain(fact, "tools", ", ".join(names), "put back" if present else "taken out")
+            case HandedOver(to=to, reason=reason):
+                return self._plain(fact, "hand over", to, one_line(reason) or "told to")
+            case TurnRecomposed(agent=agent):
+                return self._plain(fact, "hand over", agent, "has taken over")
             case CancelRequested(origin=origin, reason=reason):
                 return self._plain(fact, "cancel", origin or "-", one_line(reason) or "requested", "warn")
             case TurnEnded() as ended:

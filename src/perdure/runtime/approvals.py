@@ -15,20 +15,20 @@ from typing import Literal, Protocol
 from msgspec.structs import replace
 
 from perdure.clock import Clock
-from perdure.codec import Json, check_text, decode, encode, to_json
+from perdure.codec import Json, check_text, encode, to_json
 from perdure.effects.promises import TurnScope
 from perdure.errors import Code, Error
 from perdure.ids import PromiseId, StreamId, Tenant, TurnId, WorkerId, without_keys
 from perdure.observe.hub import PEOPLE, Hub
 from perdure.observe.pending import PendingDecision, decision_owed
+from perdure.runtime.contracts import contract_of
 from perdure.store.protocol import Accepted, AlreadyResolved, Resolved, Store
 from perdure.tools.json_schema import violations
 from perdure.vocab.approvals import Decision, Verdict, decision_of
 from perdure.vocab.effects import AwaitEvent
 from perdure.vocab.promises import Cancelled, PromiseState, Resolution, TimedOut
-from perdure.vocab.records import EffectStarted, TurnOpened, ask_key, gate_key, open_key
+from perdure.vocab.records import EffectStarted, ask_key, gate_key, open_key
 from perdure.vocab.refs import EffectRef
-from perdure.vocab.tools import Composition, ToolContract
 
 MAX_NAME_CHARS = 200
 MAX_REASON_BYTES = 4096
@@ -248,18 +248,10 @@ class Approvals:
         self, state: PromiseState, started: EffectStarted, tool: str, args: Mapping[str, Json]
     ) -> None:
         """Refuse arguments that the tool would refuse, while whoever gave them can still change them."""
-        contract = await self._contract(state.stream, _turn(started), tool)
+        contract = await contract_of(self._host.store, state.stream, _turn(started), tool)
         wrong = violations(contract.definition.parameters, dict(args)) if contract else ""
         if wrong:
             raise Error(Code.INVALID_ARGUMENT, f"{tool} does not take these arguments", because=wrong)
-
-    async def _contract(self, stream: StreamId, turn: TurnId, tool: str) -> ToolContract | None:
-        store = self._host.store
-        opened = await store.find(stream, open_key(turn))
-        if opened is None or not isinstance(opened.record, TurnOpened):
-            return None
-        blob = await store.blob(opened.record.composition, stream=stream)
-        return decode(blob.data, Composition).tool(tool)
 
     async def _check_dead(self, state: PromiseState, started: EffectStarted) -> None:
         """A call that somebody may still be doing has not "not happened"."""

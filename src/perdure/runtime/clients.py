@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import structs
 
-from perdure.codec import Json, decode, digest, encode, to_json
+from perdure.codec import Json, check_text, decode, digest, encode, to_json
 from perdure.commit.plan import Blob, blob_of
 from perdure.effects.attachments import Attachment, check_attachment_name, check_bytes, normalise
 from perdure.errors import Code, Error
@@ -111,12 +111,14 @@ class SessionsClient:
         stream: StreamId,
         agent: Agent,
         change_tools: Callable[[CallSite, tuple[str, ...], bool], Awaitable[int]],
+        hand_over: Callable[[CallSite, str, str], Awaitable[None]],
     ) -> None:
         self._site = site
         self._shared = shared
         self._stream = stream
         self._agent = agent
         self._change_tools = change_tools
+        self._hand_over = hand_over
 
     def model(self) -> SessionModel:
         """The model of the turn that runs."""
@@ -247,6 +249,16 @@ class SessionsClient:
                 code="tool_unavailable",
             )
         return await self._change_tools(self._site, wanted, present)
+
+    async def hand_over(self, agent: str, reason: str = "") -> None:
+        """Give this conversation to another agent."""
+        self._site.check_running()
+        with visibly():
+            said = check_text(reason, where="the reason")
+            self._agent_of(agent)
+        if agent == self._site.turn.composition.agent:
+            raise ToolError(f"The conversation is {agent}'s already", code="handed_over")
+        await self._hand_over(self._site, agent, said)
 
     # --- names
 

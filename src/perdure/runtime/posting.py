@@ -15,14 +15,14 @@ from perdure.effects.promises import TurnScope, unsigned_key
 from perdure.errors import Code, Error
 from perdure.ids import CallId, SessionId, TurnId, session_stream, without_keys
 from perdure.runtime import answers
+from perdure.runtime.contracts import contract_of
 from perdure.runtime.keeping import KeptSecrets
-from perdure.runtime.shared import Compositions
 from perdure.services.secrets import Veil
 from perdure.store.protocol import Accepted, AlreadyResolved, Resolved
 from perdure.vocab.effects import AwaitEvent, PreparedToolCall
 from perdure.vocab.promises import AwaitEventKey, Cancelled, ClientResult, Err, Ok, Resolution, TimedOut, UserAnswer
 from perdure.vocab.questions import Answer, Question, answered, mismatches, questions_of, values_of
-from perdure.vocab.records import EffectStarted, TurnOpened, ask_key, open_key
+from perdure.vocab.records import EffectStarted, ask_key
 from perdure.vocab.tools import ToolContract
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ async def post(rt: Runtime, session: SessionId, results: Mapping[str, Json | Err
         given = answers.answer_of(None if failed else cast("Json", result), failed)
         assert not isinstance(given, Cancelled)
         if isinstance(given, Ok):
-            _check(await _contract(rt, scope, about.tool_name), call, given.value)
+            _check(await contract_of(rt.store, scope.stream, scope.turn, about.tool_name), call, given.value)
         checked.append((call, key, given, due_at))
     known: dict[CallId, Resolved] = {}
     while left := [one for one in checked if one[0] not in known]:
@@ -116,16 +116,6 @@ async def _asked(
             return about, due_at
         case _:
             raise unknown(call)
-
-
-async def _contract(rt: Runtime, scope: TurnScope, tool: str) -> ToolContract | None:
-    """The contract that the turn captured, wherever the agent is registered."""
-    opened = await rt.store.find(scope.stream, open_key(scope.turn))
-    match opened.record if opened is not None else None:
-        case TurnOpened(composition=composition) if composition:
-            return (await Compositions(rt.store).get(composition)).tool(tool)
-        case _:
-            return None
 
 
 def _check(contract: ToolContract | None, call: CallId, value: Json) -> None:

@@ -12,11 +12,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import cast
 
+from msgspec.structs import replace
+
 from perdure.codec import decode, encode
 from perdure.commit.changes import REDACTED
 from perdure.commit.plan import Plan, Receipt, Snapshot
 from perdure.errors import Code, Error
-from perdure.ids import EffectId, Seq, SessionId, StreamId, TurnId, stream_names
+from perdure.ids import BlobHash, EffectId, Seq, SessionId, StreamId, TurnId, stream_names
 from perdure.inbox.admit import Delivery, admitted
 from perdure.inbox.items import CancelTurn, Input, LateOutcome, Wake
 from perdure.observe.ends import last_answer
@@ -48,13 +50,15 @@ from perdure.tools.context import ToolContext
 from perdure.tools.errors import ToolError
 from perdure.tools.services import Services
 from perdure.turn.machine import advance, stopped
-from perdure.turn.state import Turn, opened
-from perdure.vocab.messages import AttachmentRef, Text
+from perdure.turn.state import Turn, opened, taken_over
+from perdure.vocab.messages import AttachmentRef, Part, Text
 from perdure.vocab.records import (
     CancelRequested,
     ChildEnded,
     EffectSettled,
     EffectStarted,
+    HandedOver,
+    InputAdmitted,
     Limits,
     OutcomeArrivedLate,
     Record,
@@ -64,7 +68,9 @@ from perdure.vocab.records import (
     ToolMembershipChanged,
     TurnEnded,
     TurnOpened,
+    TurnRecomposed,
 )
+from perdure.vocab.tools import Composition
 
 log = logging.getLogger("perdure.runtime")
 
@@ -242,7 +248,7 @@ class Resident:
         if self.state.open_turn is not None:
             self._busy = True
             await self._with_deps(agent, lambda deps: self._resume(agent, deps))
-            return not self.parked
+            return await self._until_over()
         if self.state.paused:
             await self._step_back()
             return False
@@ -259,6 +265,13 @@ class Resident:
         else:
             row, item = first
             await self._with_deps(agent, lambda deps: self._begin(agent, item, row, deps))
+        return await self._until_over()
+
+    async def _until_over(self) -> bool:
+        """Let each agent to whom the turn is handed over go on with it. False if it is parked."""
+        while self.state.next_agent and not self.parked:
+            agent = self._agent(self.state.next_agent)
+            await self._with_deps(agent, partial(self._take_over, agent))
         return not self.parked
 
     async def _step_back(self) -> None:
@@ -305,12 +318,12 @@ class Resident:
             offer, self.offered = self.offered, None
             offer.answer(False)
 
-    def _agent(self) -> Agent:
-        agent = self._shared.agents.get(self.state.agent)
+    def _agent(self, name: str = "") -> Agent:
+        agent = self._shared.agents.get(name or self.state.agent)
         if agent is None:
             raise Error(
                 Code.AGENT_UNKNOWN,
-                f"this runtime has no agent {self.state.agent!r}",
+                f"this runtime has no agent {name or self.state.agent!r}",
                 because=f"it has {', '.join(sorted(self._shared.agents)) or 'none'}",
                 hint="start a worker that registers it; the session waits",
                 session=self.stream,
@@ -376,17 +389,17 @@ class Resident:
             await self._seal(self._open(agent, item, "", row.id))
             return
         try:
-            instructions = await self._instructions(agent, item, deps)
+            instructions = await self._instructions(agent, item.turn, item.parts, deps)
         except InstructionsFailed as problem:
             turn, _, _ = self._open(agent, item, "", row.id)
             await self._end_at_once(stopped(turn, "instructions_failed", str(problem)))
         else:
             await self._drive(agent, self._open(agent, item, instructions, row.id), deps)
 
-    async def _instructions(self, agent: Agent, item: Input, deps: TurnDeps) -> str:
-        if cancel_of(self.state, item.turn):
+    async def _instructions(self, agent: Agent, turn: TurnId, said: Iterable[Part], deps: TurnDeps) -> str:
+        if cancel_of(self.state, turn):
             return ""  # nobody will read them
-        text = "\n".join(part.text for part in item.parts if isinstance(part, Text))
+        text = "\n".join(part.text for part in said if isinstance(part, Text))
         context = InstructionsContext(self._session, self._tenant, self.state.turns, text)
         return await instructions_for(agent.instructions, context, deps, self._shared.threads)
 
@@ -401,16 +414,12 @@ class Resident:
         composition = agent.composition(
             instructions, without=self.state.without_tools, model=item.model, output=item.output
         )
-        blob = self._shared.compositions.blob(composition)
-        if blob.hash not in self._stored_blobs:
-            self._owned.blob(blob)
-            self._stored_blobs.add(blob.hash)
         from_turn, view_seq = self._transcript.window(agent.view_bytes)
         self._opened_at = self._shared.clock.wall_ms()
         record = TurnOpened(
             turn=item.turn,
             index=self.state.turns,
-            composition=blob.hash,
+            composition=self._keep(composition),
             from_turn=self.state.turns if from_turn is None else from_turn,
             view_seq=Seq(self._owned.known_seq + 1) if view_seq is None else view_seq,
             limits=agent.limits if agent.limits != Limits() else None,
@@ -422,6 +431,33 @@ class Resident:
         before = [*self._transcript.open, *self._owned.undurable()]
         self._owned.submit(said, record, consume=consume)
         return opened(record, composition), record, [*before, said, record]
+
+    def _keep(self, composition: Composition) -> BlobHash:
+        """Have it stored with the next append, if it is not in the store."""
+        blob = self._shared.compositions.blob(composition)
+        if blob.hash not in self._stored_blobs:
+            self._owned.blob(blob)
+            self._stored_blobs.add(blob.hash)
+        return blob.hash
+
+    async def _take_over(self, agent: Agent, deps: TurnDeps) -> None:
+        """The open turn was handed over: it goes on with this agent's model, tools and instructions."""
+        turn, start, records = await self._resumed()
+        said = [part for one in records if isinstance(one, InputAdmitted) for part in one.parts]
+        try:
+            instructions = await self._instructions(agent, turn.id, said, deps)
+        except InstructionsFailed as problem:
+            await self._end_at_once(stopped(turn, "instructions_failed", str(problem)))
+            return
+        before = turn.composition
+        composition = agent.composition(
+            instructions, without=self.state.without_tools, output=before.output if before.asked else None
+        )
+        kept = self._keep(composition)
+        record = TurnRecomposed(turn=turn.id, n=turn.hands + 1, agent=agent.name, composition=kept)
+        self._owned.submit(record)
+        turn = taken_over(turn, record, composition)
+        await self._drive(agent, (turn, replace(start, composition=kept), [*records, record]), deps)
 
     async def _resume(self, agent: Agent, deps: TurnDeps) -> None:
         try:
@@ -456,7 +492,11 @@ class Resident:
         self._transcript.begin_at(start.from_turn)
         turn = opened(start, await self._shared.compositions.get(start.composition))
         for record in records[records.index(start) + 1 :]:
-            turn = advance(turn, record)
+            if isinstance(record, TurnRecomposed):
+                turn = taken_over(turn, record, await self._shared.compositions.get(record.composition))
+                start = replace(start, composition=record.composition)
+            else:
+                turn = advance(turn, record)
         return turn, start, records
 
     async def _drive(self, agent: Agent, start: tuple[Turn, TurnOpened, list[Record]], deps: TurnDeps) -> None:
@@ -478,7 +518,7 @@ class Resident:
             self._offsets.clear()
             self._shared.results.leave(turn.id)
         self.driver = None
-        self.parked = ended is None
+        self.parked = ended is None and not driver.turn.changes_hands
 
     def _interrupt(self) -> None:
         """An input that interrupts ends whatever turn runs: when its sender looked, that may have been another."""
@@ -539,7 +579,7 @@ class Resident:
             return CompletionsClient(ctx.body, ctx.services.veil, site, model, self._fetch)
 
         return Clients(
-            sessions=SessionsClient(site, shared, stream, agent, self._change_tools),
+            sessions=SessionsClient(site, shared, stream, agent, self._change_tools, self._hand_over),
             attachments=AttachmentsClient(site, self._fetch),
             direct_completions=completions,
             dispatch=dispatch,
@@ -560,6 +600,21 @@ class Resident:
             self.driver.submit(change)
         await self._owned.durable()
         return state.tools_generation
+
+    async def _hand_over(self, site: CallSite, to: str, reason: str) -> None:
+        """Give the conversation to another agent, who is asked next. Said again by the same call, it is the same."""
+        if self.driver is None or site.effect not in self.driver.flights:
+            raise ToolError("The call is over: nobody waits for it any more", code="tool_cancelled")
+        told = [
+            record for record in self.driver.records if isinstance(record, HandedOver) and record.turn == site.turn.id
+        ]
+        if self.driver.turn.to and told[-1].call != site.call:
+            raise ToolError(
+                f"The conversation is being handed over to {self.driver.turn.to} already", code="handed_over"
+            )
+        if not self.driver.turn.to:
+            self.driver.submit(HandedOver(turn=site.turn.id, call=site.call, to=to, reason=reason))
+        await self._owned.durable()
 
     def _on_delta(self, turn: Turn, effect: EffectId, text: str, thinking: bool) -> None:
         if not self._watched():

@@ -200,7 +200,8 @@ class TurnDriver:
     # --- the loop
 
     async def run(self) -> TurnEnded | None:
-        """Drive the turn to its end, and return once the end is durable; or None, once it is durably parked.
+        """Drive the turn to its end, and return once the end is durable; or None, once it is durably parked, or
+        somebody else's (`turn.changes_hands`).
 
         Raises:
             Error: why the store refused to go on. Nothing that was begun here may be continued.
@@ -229,6 +230,9 @@ class TurnDriver:
                     flight.stop()
                 await self.durable()
                 return self.turn.ended
+            if self.turn.changes_hands and not self.turn.cancel:
+                await self.durable()
+                return None
             if not self._landed and await self._wait_long_enough() and await self._park():
                 return None
             self._news.clear()

@@ -20,6 +20,7 @@ from perdure.vocab.records import (
     EffectStarted,
     GrantMade,
     GrantRevoked,
+    HandedOver,
     InputAdmitted,
     OutcomeArrivedLate,
     Parent,
@@ -33,13 +34,14 @@ from perdure.vocab.records import (
     ToolMembershipChanged,
     TurnEnded,
     TurnOpened,
+    TurnRecomposed,
 )
 from perdure.vocab.usage import Usage
 from perdure.vocab.wire import Value
 
 _EFFECTS = (EffectStarted, EffectSettled)
 
-CODE = "session-7"
+CODE = "session-8"
 """The version of this fold. A snapshot written by another one is not trusted."""
 
 
@@ -49,9 +51,11 @@ class SessionState(Value, frozen=True):
     `turn_seq` is where the records of the open (or next) turn begin, 0 if there are none yet. `cancels` are the
     requests for turns that have not ended. `without_tools` are the tools of the agent that this session does not have,
     after `tools_generation` changes. `usage` is that of its own turns, `child_usage` what its sub-agents have used.
+    `next_agent` is to whom the open turn was handed over, until that one has taken over.
     """
 
     agent: str = ""
+    next_agent: str = ""
     seq: Seq = Seq(0)
     turns: int = 0
     open_turn: TurnId | None = None
@@ -87,7 +91,9 @@ def fold(state: SessionState, seq: Seq, record: Record) -> SessionState:
         case TurnEnded(turn=turn, usage=usage):
             cancels = tuple(request for request in state.cancels if request.turn != turn)
             ended = replace(state, seq=seq, open_turn=None, turn_seq=Seq(0), cancels=cancels)
-            return replace(ended, usage=state.usage + usage)
+            return replace(ended, usage=state.usage + usage, agent=state.next_agent or state.agent, next_agent="")
+        case HandedOver() | TurnRecomposed():
+            return replace(_in_hands(state, record), seq=seq)
         case ToolMembershipChanged():
             return replace(with_membership(state, record), seq=seq)
         case CancelRequested():
@@ -105,6 +111,12 @@ def fold(state: SessionState, seq: Seq, record: Record) -> SessionState:
             return replace(state, seq=seq, grants=kept)
         case _:
             return replace(state, seq=seq)
+
+
+def _in_hands(state: SessionState, change: HandedOver | TurnRecomposed) -> SessionState:
+    if isinstance(change, HandedOver):
+        return replace(state, next_agent=change.to)
+    return replace(state, agent=change.agent, next_agent="")
 
 
 def with_membership(state: SessionState, change: ToolMembershipChanged) -> SessionState:

@@ -50,6 +50,7 @@ from perdure.vocab.records import (
     TitleSet,
     TurnEnded,
     TurnOpened,
+    TurnRecomposed,
 )
 
 PLACEHOLDER = "[redacted]"
@@ -67,7 +68,7 @@ def hollow(record: Record, sha256: str) -> Record | None:
             content = content_admitted(record)
             rest = replace(record, parts=(Text(text=PLACEHOLDER),), plugin_input=None, output=None)
             return replace(rest, redacted=sha256, content=content)
-        case TurnOpened():
+        case TurnOpened() | TurnRecomposed():
             return replace(record, composition=BlobHash(""), redacted=sha256)
         case EffectStarted(command=AwaitEvent(about=PreparedToolCall() as about) as asked):
             rest = replace(about, args={}, prepared_payload=None)  # that somebody was asked stays
@@ -185,7 +186,7 @@ def blobs_of(value: object) -> Iterator[BlobHash]:
         case AttachmentRef(hash=hash):
             yield hash
         case msgspec.Struct():
-            if isinstance(value, TurnOpened) and value.composition:
+            if isinstance(value, TurnOpened | TurnRecomposed) and value.composition:
                 yield value.composition
             for name in value.__struct_fields__:
                 yield from blobs_of(getattr(value, name))

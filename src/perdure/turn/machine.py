@@ -63,6 +63,7 @@ from perdure.vocab.records import (
     EffectStarted,
     GrantMade,
     GrantRevoked,
+    HandedOver,
     InputAdmitted,
     InputCancelled,
     OutcomeArrivedLate,
@@ -92,7 +93,7 @@ MODEL_RETRY = RetryPolicy(kind="safe", base_delay_ms=500, max_delay_ms=20_000)
 
 def owed(turn: Turn) -> tuple[Owed, ...]:
     """What must be under way now, and nothing that must not be yet."""
-    if turn.cancel and not turn.ended:
+    if (turn.cancel and not turn.ended) or turn.changes_hands:
         return ()
     match turn.phase:
         case Asking(attempt=attempt, nap=Nap(duration_ms=duration, due_at=due)):
@@ -163,6 +164,8 @@ def advance(turn: Turn, record: Record) -> Turn:
             return turn
         case _, GrantMade() | GrantRevoked() | ChildClaimed() | ChildRegistered() | ChildEnded():
             return turn
+        case _, HandedOver(to=to):
+            return replace(turn, to=to)
         case _, OutcomeArrivedLate(output=output):
             call = _call_in_doubt(turn, record)
             return _with_call(turn, _settled(call, output)) if call else turn

@@ -5,13 +5,22 @@ from __future__ import annotations
 from typing import TypeAlias
 
 import msgspec
+from msgspec.structs import replace
 
 from perdure.ids import TurnId, WorkerId
 from perdure.vocab.approvals import Decision
 from perdure.vocab.effects import AwaitEvent, ToolChoice
 from perdure.vocab.messages import ToolCall
 from perdure.vocab.outcomes import InDoubt, Pending, ToolOutput
-from perdure.vocab.records import CancelRequested, EffectStarted, Limits, StopReason, TurnEnded, TurnOpened
+from perdure.vocab.records import (
+    CancelRequested,
+    EffectStarted,
+    Limits,
+    StopReason,
+    TurnEnded,
+    TurnOpened,
+    TurnRecomposed,
+)
 from perdure.vocab.refs import EffectRef
 from perdure.vocab.tools import Composition, Durability, ToolContract
 from perdure.vocab.usage import Usage
@@ -176,7 +185,10 @@ Phase: TypeAlias = Asking | Acting | Concluding | Ended
 
 
 class Turn(msgspec.Struct, frozen=True, gc=False):
-    """One turn, as a value: everything needed to continue it anywhere."""
+    """One turn, as a value: everything needed to continue it anywhere.
+
+    `to` is the agent to whom it was handed over and who has not begun, `hands` how many have had it after the first.
+    """
 
     id: TurnId
     index: int
@@ -189,6 +201,13 @@ class Turn(msgspec.Struct, frozen=True, gc=False):
     corrections: int = 0
     usage: Usage = NO_USAGE
     cancel: CancelRequested | None = None
+    to: str = ""
+    hands: int = 0
+
+    @property
+    def changes_hands(self) -> bool:
+        """Whether nothing is left for the agent that has it: another one is asked next."""
+        return bool(self.to) and isinstance(self.phase, Asking)
 
     @property
     def ended(self) -> TurnEnded | None:
@@ -199,3 +218,8 @@ class Turn(msgspec.Struct, frozen=True, gc=False):
 def opened(record: TurnOpened, composition: Composition) -> Turn:
     """A turn at its beginning, on the composition it captured."""
     return Turn(record.turn, record.index, record.from_turn, composition, record.limits or Limits())
+
+
+def taken_over(turn: Turn, record: TurnRecomposed, composition: Composition) -> Turn:
+    """The turn in the hands of another agent."""
+    return replace(turn, composition=composition, to="", hands=record.n)

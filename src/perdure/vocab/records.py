@@ -208,6 +208,25 @@ class ToolMembershipChanged(Value, frozen=True, tag="tool_membership_changed"):
     call: CallId = CallId("")
 
 
+class HandedOver(Value, frozen=True, tag="handed_over"):
+    """A call of this turn gave the conversation to another agent, who is asked next: in this turn, if it goes on."""
+
+    turn: TurnId
+    call: CallId
+    to: str
+    reason: str = ""
+
+
+class TurnRecomposed(Value, frozen=True, tag="turn_recomposed"):
+    """From here on the turn is another agent's, the n-th after the one that began it, on a composition of its own."""
+
+    turn: TurnId
+    n: int
+    agent: str
+    composition: BlobHash
+    redacted: str = ""
+
+
 class GrantMade(Value, frozen=True, tag="grant_made"):
     """Somebody approved a call and all later ones of its tool in this session. Named by the promise it answered."""
 
@@ -341,6 +360,8 @@ Record: TypeAlias = (
     | EffectSettled
     | OutcomeArrivedLate
     | ToolMembershipChanged
+    | HandedOver
+    | TurnRecomposed
     | CancelRequested
     | TurnEnded
     | TitleSet
@@ -416,6 +437,11 @@ def open_key(turn: TurnId) -> str:
     return f"open:{turn}"
 
 
+def hands_key(turn: TurnId, n: int) -> str:
+    """The log key of a turn's n-th change of hands."""
+    return f"hands:{turn}:{n}"
+
+
 def gate_key(turn: TurnId) -> str:
     """The log key that completion and cancellation of a turn race for: exactly one of them gets it."""
     return f"gate:{turn}"
@@ -484,7 +510,7 @@ def run_key(due_at: int, request: str) -> str:
 
 
 _KEYLESS = (EffectStarted, EffectSettled)
-_OF_CHILDREN = (ChildClaimed, ChildRegistered, ChildEnded)
+_OF_OTHERS = (ChildClaimed, ChildRegistered, ChildEnded, TurnRecomposed)
 
 
 def key_of(record: Record) -> str | None:
@@ -519,10 +545,10 @@ def key_of(record: Record) -> str | None:
         case ScheduleChanged(change="ended"):
             return SCHEDULE_END
         case _:
-            return _key_of_child(record) if isinstance(record, _OF_CHILDREN) else None
+            return _key_of_other(record) if isinstance(record, _OF_OTHERS) else None
 
 
-def _key_of_child(record: ChildClaimed | ChildRegistered | ChildEnded) -> str:
+def _key_of_other(record: ChildClaimed | ChildRegistered | ChildEnded | TurnRecomposed) -> str:
     match record:
         case ChildClaimed(number=number):
             return claim_key(number)
@@ -530,6 +556,8 @@ def _key_of_child(record: ChildClaimed | ChildRegistered | ChildEnded) -> str:
             return registration_key(handle)
         case ChildEnded(child=child, turn=turn):
             return report_key(child, turn)
+        case TurnRecomposed(turn=turn, n=n):
+            return hands_key(turn, n)
 
 
 def _asked(started: EffectStarted) -> str | None:

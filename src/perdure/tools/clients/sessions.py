@@ -98,3 +98,11 @@ class Sessions(Protocol):
         that the agent does not have.
         """
         ...
+
+    async def hand_over(self, agent: str, reason: str = "") -> None:
+        """Give this conversation to another agent of this runtime, durably: whatever the model is asked next, that
+        one is asked, with its own instructions, tools and model, and with everything that was said before it.
+
+        `agent_unknown`; `handed_over` if that happened already.
+        """
+        ...

@@ -1,0 +1,46 @@
+"""`hand_over`: what a model calls to give its conversation to another agent."""
+
+from __future__ import annotations
+
+from typing import cast
+
+from perdure.codec import Json
+from perdure.errors import Code, Error
+from perdure.tools.context import ToolContext
+from perdure.tools.decorator import AnyTool, raw_tool
+from perdure.tools.schema import RawArguments
+
+NAME = "hand_over"
+
+_DESCRIPTION = (
+    "Give this conversation to another agent, who sees everything that was said and answers instead of you, now and "
+    "from now on. Nothing you say after this is heard."
+)
+
+
+def hand_over(*agents: str) -> AnyTool:
+    """A tool with which a model hands its conversation over to one of these agents.
+
+    Raises:
+        Error: `tool_invalid` if no agent is named.
+    """
+    if not agents:
+        raise Error(Code.TOOL_INVALID, f"{NAME} needs the names of agents", hint='hand_over("billing", "refunds")')
+    parameters: Json = {
+        "type": "object",
+        "properties": {
+            "to": {"type": "string", "enum": list(agents), "description": "Which agent"},
+            "reason": {"type": "string", "description": "What that agent should know"},
+        },
+        "required": ["to"],
+        "additionalProperties": False,
+    }
+
+    async def run(ctx: ToolContext[object], arguments: dict[str, Json]) -> Json:
+        to, reason = cast("str", arguments["to"]), cast("str", arguments.get("reason", ""))
+        await ctx.sessions.hand_over(to, reason)
+        return f"The conversation was handed over to {to}." + (f" {reason}" if reason else "")
+
+    return raw_tool(
+        run, NAME, RawArguments(parameters), description=_DESCRIPTION, effect="idempotent", display_name="Hand Over"
+    )

@@ -1,0 +1,254 @@
+"""A conversation that is handed over: the other agent answers, in the same turn and from then on, on every store."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from typing import Literal
+
+import pytest
+
+from perdure import Agent, Error, Runtime, ToolContext, Tuning, tool
+from perdure.models.scripted import Answer, ScriptedModel, call, calls, give, say
+from perdure.store.protocol import Store
+from perdure.testing import Crash, World, every_boundary
+from perdure.tools.decorator import AnyTool
+from perdure.tools.hand_over import hand_over
+from perdure.vocab.messages import Text
+from perdure.vocab.outcomes import Done, Failed, ToolCallOutcome
+from perdure.vocab.records import EffectSettled, HandedOver, TurnRecomposed
+from tests.scenarios.conftest import NewStore, until
+
+REFUND = call("hand_over", to="billing", reason="Wants money back.")
+
+
+@tool
+async def refund(cents: int) -> str:
+    """Give money back."""
+    return f"{cents} cents given back"
+
+
+def triage(*script: Answer, tools: Sequence[AnyTool] = ()) -> Agent:
+    model = ScriptedModel(*(script or (REFUND, say("Nobody hears this."))))
+    return Agent("triage", model=model, instructions="You sort.", tools=[hand_over("billing", "sales"), *tools])
+
+
+def billing(*script: Answer, tools: Sequence[AnyTool] = (refund,), output: type | None = None) -> Agent:
+    """Who has taken over finds one reply in the turn, and goes on with the second of its script."""
+    rest = script or (say("Hello, billing here.", exact=True),)
+    model = ScriptedModel(say("Welcome back.", exact=True), *rest, name="billing-model")
+    return Agent("billing", model=model, instructions="You pay.", tools=tools, output=output)
+
+
+@pytest.fixture
+async def opening(new_store: NewStore) -> AsyncIterator[Opening]:
+    async with AsyncExitStack() as stack:
+        yield Opening(new_store, stack)
+
+
+@dataclass
+class Opening:
+    new_store: NewStore
+    stack: AsyncExitStack
+
+    async def __call__(self, *agents: Agent, tuning: Tuning | None = None) -> Runtime:
+        runtime = Runtime(self.new_store(), agents=agents, tuning=tuning)
+        return await self.stack.enter_async_context(runtime)
+
+
+def shown_to(agent: Agent) -> list[list[str]]:
+    """The texts of each request to an agent's model."""
+    model = agent.resolved
+    assert isinstance(model, ScriptedModel)
+    return [
+        [part.text for message in request.messages for part in message.parts if isinstance(part, Text)]
+        for request in model.requests
+    ]
+
+
+async def test_the_other_agent_answers_in_the_same_turn_and_from_then_on(opening: Opening) -> None:
+    first, second = triage(), billing(call("refund", cents=500), say("Done.", exact=True))
+    rt = await opening(first, second)
+    session = await rt.session("s", agent="triage")
+    assert await session.ask("My money, please") == "Done."
+    assert len(shown_to(first)) == 1, "nobody asks who has handed it over"
+    model = second.resolved
+    assert isinstance(model, ScriptedModel)
+    assert [request.instructions for request in model.requests] == ["You pay.", "You pay."]
+    assert [one.name for one in model.requests[0].tools] == ["refund"]
+    assert "My money, please" in shown_to(second)[0]
+    records = [row.record for row in await session.rows()]
+    [told] = [one for one in records if isinstance(one, HandedOver)]
+    [taken] = [one for one in records if isinstance(one, TurnRecomposed)]
+    assert (told.to, told.reason, taken.agent, taken.n) == ("billing", "Wants money back.", "billing", 1)
+
+    model.requests.clear()
+    again = await rt.session("s", agent="triage")  # whoever names the agent it was opened with is right
+    assert await again.ask("Thanks") == "Welcome back."
+    assert len(shown_to(first)) == 1
+
+
+async def test_it_stays_so_in_another_process(opening: Opening) -> None:
+    async with Runtime(opening.new_store(), agents=[triage(), billing()]) as rt:
+        await (await rt.session("s", agent="triage")).ask("My money, please")
+    first, second = triage(), billing()
+    rt = await opening(first, second)
+    assert await rt.existing("s").ask("Are you there?") == "Welcome back."
+    assert shown_to(first) == []
+
+
+async def test_it_can_be_handed_on_and_back(opening: Opening) -> None:
+    first = Agent(
+        "triage",
+        model=ScriptedModel(REFUND, say("unused"), say("I am back.", exact=True)),
+        tools=[hand_over("billing")],
+    )
+    second = Agent(
+        "billing",
+        model=ScriptedModel(say("unused"), call("hand_over", to="triage")),
+        tools=[hand_over("triage")],
+    )
+    rt = await opening(first, second)
+    session = await rt.session("s", agent="triage")
+    assert await session.ask("My money, please") == "I am back."
+    taken = [row.record for row in await session.rows() if isinstance(row.record, TurnRecomposed)]
+    assert [(one.agent, one.n) for one in taken] == [("billing", 1), ("triage", 2)]
+
+
+async def test_what_else_was_called_is_done_by_who_called_it(opening: Opening) -> None:
+    """The calls of one reply belong to one agent: a slow one is awaited, and only then the other is asked."""
+
+    @tool(effect="resumable")
+    async def ask_boss(ctx: ToolContext) -> str:
+        """Ask somebody else."""
+        return str(await ctx.event("said"))
+
+    first, second = triage(calls(REFUND, call("ask_boss")), tools=[ask_boss]), billing()
+    rt = await opening(first, second, tuning=Tuning(patience_s=0.0))
+    session = await rt.session("s", agent="triage")
+    sent = await session.send("My money, please")
+
+    async def told() -> bool:
+        return any(isinstance(row.record, HandedOver) for row in await session.rows())
+
+    await until(told)
+    assert shown_to(second) == []
+    await session.resolve("said", "yes")
+    assert (await sent.result()).text == "Hello, billing here."
+
+
+async def test_structured_output_is_that_of_who_answers(opening: Opening) -> None:
+    @dataclass
+    class Receipt:
+        cents: int
+
+    rt = await opening(triage(), billing(give({"cents": 5}), output=Receipt))
+    sent = await (await rt.session("s", agent="triage")).send("My money, please")
+    assert (await sent.result()).output == Receipt(5)
+
+
+async def test_an_approval_is_checked_against_the_tools_of_who_asks_for_it(opening: Opening) -> None:
+    @tool(approve=True, name="refund")
+    async def dear(cents: int) -> str:
+        """Give money back."""
+        return f"{cents} cents given back"
+
+    rt = await opening(triage(), billing(call("refund", cents=500), say("Done.", exact=True), tools=[dear]))
+    session = await rt.session("s", agent="triage")
+    sent = await session.send("My money, please")
+
+    async def asked() -> bool:
+        return bool(await session.pending())
+
+    await until(asked)
+    [waiting] = await session.pending()
+    with pytest.raises(Error) as refused:
+        await rt.approvals.approve(waiting.id, by="ana", edit={"cents": "many"})
+    assert refused.value.code == "invalid_argument"
+    await rt.approvals.approve(waiting.id, by="ana", edit={"cents": 100})
+    assert (await sent.result()).text == "Done."
+
+
+@pytest.mark.parametrize(
+    ("said", "code"),
+    [
+        (call("hand_over", to="sales"), "agent_unknown"),
+        (call("hand_over", to="nobody"), "invalid_tool_args"),
+        (calls(REFUND, call("hand_over", to="billing")), "handed_over"),
+    ],
+)
+async def test_what_cannot_be_is_told_to_the_model(opening: Opening, said: Answer, code: str) -> None:
+    rt = await opening(triage(said, say("As it is.")), billing())
+    session = await rt.session("s", agent="triage")
+    await session.ask("My money, please")
+    codes = {
+        result.output.failure.code
+        for row in await session.rows()
+        if isinstance(row.record, EffectSettled)
+        and isinstance(row.record.outcome, ToolCallOutcome)
+        and isinstance(row.record.outcome.launch, Done)
+        and isinstance((result := row.record.outcome.launch.result).output, Failed)
+    }
+    assert codes == {code}
+
+
+async def test_a_turn_that_is_cancelled_leaves_the_conversation_with_the_other(opening: Opening) -> None:
+    """It was handed over, and that was recorded: who is asked next does not depend on when somebody stopped it."""
+    first, second = triage(), billing(say("Hello, billing here.", exact=True, latency_ms=3_600_000))
+    rt = await opening(first, second)
+    session = await rt.session("s", agent="triage")
+    sent = await session.send("My money, please")
+
+    async def asked() -> bool:
+        return bool(shown_to(second))
+
+    await until(asked)
+    await session.cancel()
+    assert (await sent.result()).reason == "cancelled"
+    await session.send("Again")
+    await until(lambda: _twice(second))
+    assert len(shown_to(first)) == 1
+
+
+async def _twice(agent: Agent) -> bool:
+    return len(shown_to(agent)) == 2
+
+
+# --- crashes
+
+
+def shop(store: Store, world: World) -> Runtime:
+    """Triage hands over to billing, which gives money back."""
+
+    @tool(name="refund")
+    async def pay(ctx: ToolContext, cents: int) -> str:
+        """Give money back."""
+        world.note("refund", key=ctx.idempotency_key)
+        return f"{cents} cents given back"
+
+    return Runtime(store, agents=[triage(), billing(call("refund", cents=500), say("Done.", exact=True), tools=[pay])])
+
+
+async def ask_for_money(rt: Runtime) -> None:
+    session = await rt.session("customer", agent="triage")
+    assert await session.ask("My money, please", key="order-7") == "Done."
+
+
+def paid_once(crash: Crash) -> None:
+    assert crash.world.count("refund") <= 1
+    if not crash.doubts:
+        assert crash.world.count("refund") == 1
+    shown = [part.text for message in crash.history("customer") for part in message.parts if isinstance(part, Text)]
+    assert shown[-1] == "Done."
+
+
+@pytest.mark.crash
+@pytest.mark.parametrize("mode", ["memory", "sqlite", "kill"])
+def test_a_conversation_is_handed_over_once_wherever_the_process_dies(
+    mode: Literal["memory", "sqlite", "kill"],
+) -> None:
+    crashes = every_boundary(shop, ask_for_money, mode=mode, check=paid_once)
+    whats = " ".join(crash.boundary.what for crash in crashes)
+    for fact in ("handed_over", "turn_recomposed"):
+        assert fact in whats, whats
