@@ -244,6 +244,7 @@ def paid_once(crash: Crash) -> None:
 
 
 @pytest.mark.crash
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("mode", ["memory", "sqlite", "kill"])
 def test_a_conversation_is_handed_over_once_wherever_the_process_dies(
     mode: Literal["memory", "sqlite", "kill"],
