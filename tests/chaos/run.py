@@ -103,7 +103,7 @@ async def _under_fire(run: Run) -> None:
         promised = World(run.place.folder / "promised", fsync=False)
         load = Load(rt, promised, run.plan.seed, run.sessions, until, until + SETTLE_S)
         asking = asyncio.create_task(load.run())
-        await Trouble(run, begun, asking).run()
+        await Trouble(run, begun).run()
         unanswered = await asking
     run.report.problems += [f"{key} was never answered" for key in sorted(unanswered)]
     run.report.counts["s until all was answered"] = int(time.monotonic() - until)
@@ -130,10 +130,9 @@ async def _all_consumed(url: str) -> None:
 class Trouble:
     """Carries out a schedule, and sees to it that four workers are there."""
 
-    def __init__(self, run: Run, begun: float, asking: asyncio.Task[list[str]]) -> None:
+    def __init__(self, run: Run, begun: float) -> None:
         self._run = run
         self._begun = begun
-        self._asking = asking
         self._seen_bytes = 0
         self._one_at_a_time = asyncio.Lock()
         self._dice = random.Random(run.plan.seed)
@@ -162,33 +161,36 @@ class Trouble:
         match fault.kind:
             case "kill":
                 async with self._one_at_a_time:
-                    (await self._at_work(fault.worker)).kill()
+                    if worker := await self._at_work(fault.worker):
+                        worker.kill()
             case "freeze":
                 async with self._one_at_a_time:
-                    worker = await self._at_work(fault.worker)
-                    worker.signal(signal.SIGSTOP)
-                await asyncio.sleep(fault.for_s)
-                worker.signal(signal.SIGCONT)
+                    if worker := await self._at_work(fault.worker):
+                        worker.signal(signal.SIGSTOP)
+                if worker:
+                    await asyncio.sleep(fault.for_s)
+                    worker.signal(signal.SIGCONT)
             case "cut":
                 await self._cut(fault.share)
             case "restart":
                 await self._restart(fault.for_s)
 
-    async def _at_work(self, index: int) -> Worker:
+    async def _at_work(self, index: int) -> Worker | None:
         """That worker, or the next that is not only starting, once the world has seen something since the last fault.
 
         On a quick machine it always has. On a slow one the fault waits: nobody learns anything from the death of those
-        that have not begun.
+        that have not begun. What has waited for half a run too long does not happen: calm comes in the end.
         """
         world, others = self._run.place.world, [*self._run.fleet[index:], *self._run.fleet[:index]]
-        while not self._asking.done():
+        calm = self._begun + 1.5 * self._run.plan.seconds
+        while time.monotonic() < calm:
             ready = next((worker for worker in others if worker.ready), None)
             size = world.stat().st_size if world.exists() else 0
             if ready is not None and size > self._seen_bytes:
                 self._seen_bytes = size
                 return ready
             await asyncio.sleep(0.02)
-        return others[0]
+        return None
 
     async def _cut(self, share: float) -> None:
         assert self._run.server is not None

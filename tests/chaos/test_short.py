@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.crash, pytest.mark.slow, pytest.mark.timeout(240)]
 async def test_a_fleet_under_fire(store: Literal["postgres", "sqlite"], seconds: int, tmp_path: Path) -> None:
     report = await run(Order(7, seconds, 40, 2.0, store, tmp_path), tell=print)
     assert report.problems == []
-    assert report.counts["kills"] > seconds / 2
+    assert report.counts["kills"] >= 4
     assert report.counts["inputs answered"] >= 40
     hit = report.counts["in doubt"] + report.counts["probes"]
     assert hit > 0, "nothing was in doubt, nothing was asked about: the faults hit nobody who worked"

@@ -215,7 +215,7 @@ async def test_the_next_timer_and_a_claim_are_found_by_index(
         ("claim_free", "('default:session:p9', 'ann', 1)"),
         (
             "append_lone",
-            "('default:session:p9', 1, 3, 0, 'ann', false, true, false, 1, 1, 3, '{}', '{}', '{}', '', '{}', '{}')",
+            "('default:session:p9', 1, 3, 0, 'ann', false, true, false, 1, 1, 3" + ", NULL" * 16 + ")",
         ),
     ):
         await admin.execute("SET plan_cache_mode = force_generic_plan")

@@ -50,7 +50,11 @@ AppendJob = Job[Plan, Receipt]
 
 MAX_PLANS = 256
 MAX_BYTES = 4_000_000
+FEW = 4
+"""Records that `append_lone` has room for."""
+
 NOBODY: Set[StreamId] = frozenset()
+NOTHING = (None, None, None, None)
 
 
 @dataclass(slots=True)
@@ -91,11 +95,11 @@ class Chain:
 
     @property
     def lone(self) -> bool:
-        """Whether it is one plan with nothing in it but records of one version."""
+        """Whether it is one plan with nothing in it but a few records of one version."""
         plan = self.first
         if len(self.jobs) > 1 or plan.waits or plan.consume or plan.timers or plan.blobs or plan.snapshot:
             return False
-        if plan.sends or plan.concerns_people or ends(plan.entries):
+        if plan.sends or plan.concerns_people or len(plan.entries) > FEW or ends(plan.entries):
             return False
         return len({entry.version for entry in plan.entries}) <= 1
 
@@ -261,6 +265,7 @@ async def _note(on: Session, verdicts: Sequence[tuple[Plan, tuple[Sent, ...]]]) 
 async def _move_lone(on: Session, i: int, chain: Chain, now: int) -> set[int]:
     plan, entries = chain.first, chain.first.entries
     version = entries[0].version if entries else 0
+    rows = [cell for entry in entries for cell in (entry.at, entry.kind, entry.key, entry.data)]
     found = await on.one(
         "append_lone",
         *(
@@ -274,15 +279,13 @@ async def _move_lone(on: Session, i: int, chain: Chain, now: int) -> set[int]:
             plan.parked,
         ),
         *(version, now, plan.known_seq),
-        numbers([entry.at for entry in entries]),
-        texts([entry.kind for entry in entries]),
-        texts([entry.key for entry in entries]),
-        *pieces([entry.data for entry in entries]),
+        *rows,
+        *NOTHING * (FEW - len(entries)),
     )
     if found is None:
         return set()
-    stream, before, seen, admitted = found
-    missed = await _missed_by(on, chain, stream, (before, seen, admitted))
+    stream, before, own = found
+    missed = await _missed_by(on, chain, stream, before, own)
     _keep_receipts(chain, before, missed, ())
     return {i}
 
@@ -292,9 +295,9 @@ async def _move(on: Session, moving: Sequence[tuple[int, Chain]], leases: Leases
     renewed = leases.due(chain.first.worker for _, chain in moving)
     rows = await on.all("append", *_arguments(moving, now), renewed, leases.lease_ms)
     chains = dict(moving)
-    for i, stream, before, met, seen, admitted, leased, _ in rows:
+    for i, stream, before, met, own, leased, _ in rows:
         chain = chains[i]
-        missed = await _missed_by(on, chain, stream, (before, seen, admitted))
+        missed = await _missed_by(on, chain, stream, before, own)
         answers = await _answers(on, chain.last.waits) if met else ()
         _keep_receipts(chain, before, missed, answers)
         for worker in leased or ():
@@ -349,16 +352,13 @@ async def _write_more(on: Session, chains: Sequence[Chain], moved: set[int]) -> 
         await on.all("append_more", sorted(moved), [chains[i].first.stream for i in sorted(moved)], *extras.columns())
 
 
-async def _missed_by(
-    on: Session, chain: Chain, stream: int, found: tuple[int, int | None, int | None]
-) -> tuple[Row, ...]:
+async def _missed_by(on: Session, chain: Chain, stream: int, before: int, own: int | None) -> tuple[Row, ...]:
     """What others wrote into the stream that its owner does not know.
 
-    `found` is where the stream was moved from, how many rows our view had between there and what the owner knows, and
-    how many of those were written by others. Rows that the view lacks came while we waited for the stream.
+    `before` is where the stream was moved from, and `own` how many rows of its owners our view had between there and
+    what this one knows. Whatever is missing was written by others, or came while we waited for the stream.
     """
-    before, seen, admitted = found
-    if seen is None or (not admitted and seen == before - chain.known):
+    if own is None or own == before - chain.known:
         return ()
     return log_rows(chain.first.stream, await on.all("log_admitted_between", stream, chain.known, before + 1))
 

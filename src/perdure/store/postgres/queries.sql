@@ -1,7 +1,8 @@
 -- Every statement of the store, each under its name; the hot ones are first.
 
 -- name: append_lone
--- Records of one plan and nothing else, which is what most appends are.
+-- Up to four records of one plan and nothing else, which is what most appends are. What the owner does not know of is
+-- counted only if its stream is further than it thinks: how many of those rows are its own.
 WITH moved AS (
     UPDATE perdure.streams AS s SET last_seq = s.last_seq + $4, n = $3, owner = CASE WHEN $6 THEN NULL ELSE $5 END,
         active = $7, parked = $8, format = greatest(s.format, $9), updated_at = $10,
@@ -10,14 +11,16 @@ WITH moved AS (
     RETURNING s.id, s.last_seq - $4 AS before
 ), written AS (
     INSERT INTO perdure.log (stream, seq, at, kind, version, key, fence, n, data)
-    SELECT m.id, m.before + e.place, e.at, e.kind, $9, e.key, $2, $3, substring($15::bytea FROM e.start FOR e.size)
-    FROM moved AS m, unnest($12::text::bigint[], $13::text::text[], $14::text::text[], $16::text::int[], $17::text::int[])
-        WITH ORDINALITY AS e (at, kind, key, start, size, place)
+    SELECT m.id, m.before + e.place, e.at, e.kind, $9, e.key, $2, $3, e.data
+    FROM moved AS m, (VALUES
+        (1, $12::bigint, $13::text, $14::text, $15::bytea), (2, $16::bigint, $17::text, $18::text, $19::bytea),
+        (3, $20::bigint, $21::text, $22::text, $23::bytea), (4, $24::bigint, $25::text, $26::text, $27::bytea)
+    ) AS e (place, at, kind, key, data) WHERE e.place <= $4
 )
-SELECT m.id, m.before, x.seen, x.admitted FROM moved AS m LEFT JOIN LATERAL (
-    SELECT count(*) AS seen, count(*) FILTER (WHERE l.fence IS NULL) AS admitted
-    FROM perdure.log AS l WHERE l.stream = m.id AND l.seq > $11 AND l.seq <= m.before
-) AS x ON $11 < m.before
+SELECT m.id, m.before, CASE WHEN $11 < m.before THEN (
+    SELECT count(*) FROM perdure.log AS l
+    WHERE l.stream = m.id AND l.seq > $11 AND l.seq <= m.before AND l.fence IS NOT NULL
+) END AS own FROM moved AS m
 
 -- name: append
 -- Many plans of many streams at once. A plan whose stream is not exactly where its owner thinks moves nothing and is
@@ -63,13 +66,13 @@ WITH answered AS (
     UPDATE perdure.workers AS k SET lease_until = (extract(epoch FROM clock_timestamp()) * 1000)::bigint + $29
     WHERE k.id = ANY ($28::text[]) AND k.id IN (SELECT m.worker FROM moved AS m) RETURNING k.id
 )
-SELECT m.i, m.id, m.before, m.met, x.seen, x.admitted,
+SELECT m.i, m.id, m.before, m.met, CASE WHEN m.known < m.before THEN (
+        SELECT count(*) FROM perdure.log AS l
+        WHERE l.stream = m.id AND l.seq > m.known AND l.seq <= m.before AND l.fence IS NOT NULL
+    ) END AS own,
     (SELECT array_agg(id) FROM leased) AS leased,
     1 / ((SELECT count(*) FROM eaten) = (SELECT count(*) FROM unnest($24::text::int[]) AS c (i) JOIN moved AS o ON o.i = c.i))::int
-FROM moved AS m LEFT JOIN LATERAL (
-    SELECT count(*) AS seen, count(*) FILTER (WHERE l.fence IS NULL) AS admitted
-    FROM perdure.log AS l WHERE l.stream = m.id AND l.seq > m.known AND l.seq <= m.before
-) AS x ON m.known < m.before
+FROM moved AS m
 
 -- name: append_more
 -- What else plans hold, for plans whose streams have just moved in the same transaction.
