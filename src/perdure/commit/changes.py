@@ -27,6 +27,14 @@ class Label(msgspec.Struct, frozen=True, gc=False):
     drops: tuple[str, ...] = ()
 
 
+class Note(msgspec.Struct, frozen=True, gc=False):
+    """An admitted record for one stream, among others that are written together, and its label."""
+
+    stream: StreamId
+    entry: Entry
+    label: Label | None = None
+
+
 class Redaction(msgspec.Struct, frozen=True, gc=False):
     """A record loses what it said.
 

@@ -12,6 +12,7 @@ from typing import cast
 
 from perdure.codec import Json, digest
 from perdure.errors import Code, Error
+from perdure.processes.visibility import OBSERVER_ADDED, OBSERVER_REMOVED
 from perdure.vocab.records import ProcessEvent
 from perdure.vocab.registrations import (
     Constant,
@@ -50,6 +51,8 @@ CORE: dict[str, EventType] = {
         EventType(name="process.resumed"),
         EventType(name=STEPS_UNUSED),
         EventType(name=WAKE_DISCARDED),
+        EventType(name=OBSERVER_ADDED),
+        EventType(name=OBSERVER_REMOVED),
         *(EventType(name=name, semantics=Semantics(terminal=ending)) for ending, name in COMPLETED.items()),
     )
 }
@@ -110,6 +113,21 @@ def type_of(registration: Registration, name: str) -> EventType:
             process=registration.process_id,
         )
     return declared
+
+
+def check_sayable(name: str, process_id: str) -> None:
+    """Refuse events by which the runtime itself keeps a process's books: nobody else writes them.
+
+    Raises:
+        Error: `process_event_undeclared`.
+    """
+    if name in (STEPS_UNUSED, WAKE_DISCARDED, OBSERVER_ADDED, OBSERVER_REMOVED):
+        raise Error(
+            Code.PROCESS_EVENT_UNDECLARED,
+            f"the event {name} cannot be said; nothing was written",
+            because="the runtime writes it by itself",
+            process=process_id,
+        )
 
 
 def event(registration: Registration, name: str, payload: Json, replay: str) -> ProcessEvent:

@@ -14,8 +14,10 @@ from msgspec.structs import replace
 from perdure.codec import Json
 from perdure.ids import EffectId, PromiseId, Seq, WorkerId
 from perdure.processes.events import CANCEL_REQUESTED, SIGNAL, STEPS_UNUSED
+from perdure.processes.visibility import OBSERVER_ADDED, OBSERVER_REMOVED, observers
 from perdure.vocab.effects import AwaitEvent
 from perdure.vocab.outcomes import AwaitEventOutcome
+from perdure.vocab.processes import SessionScope
 from perdure.vocab.promises import AwaitEventKey, Ok, ProcessSignal
 from perdure.vocab.records import (
     AbandonRequested,
@@ -53,7 +55,10 @@ class Waiting(Value, frozen=True):
 
 
 class ProcessRecord(Value, frozen=True):
-    """What is known of a process. `unused_steps` are recorded, and the code that ended it does not have them."""
+    """What is known of a process. `unused_steps` are recorded, and the code that ended it does not have them.
+    `observers` are the sessions that it is seen from, as long as they exist: that of whoever started it, and those it
+    was given to.
+    """
 
     registration: Registration | None = None
     hash: str = ""
@@ -69,6 +74,7 @@ class ProcessRecord(Value, frozen=True):
     ended_at: int = 0
     events: int = 0
     unused_steps: tuple[str, ...] = ()
+    observers: tuple[SessionScope, ...] = ()
 
     @property
     def status(self) -> Status:
@@ -105,7 +111,9 @@ def advance(record: ProcessRecord, fact: Record, *, seq: Seq, at: int) -> Proces
     record = replace(record, seq=seq)
     match fact:
         case ProcessRegistered(registration=registration, hash=hash):
-            return replace(record, registration=registration, hash=hash, registered_at=at)
+            origin = registration.provenance.originator
+            seen = () if origin is None else (origin,)
+            return replace(record, registration=registration, hash=hash, registered_at=at, observers=seen)
         case ProcessFirstStarted(worker=worker):
             return replace(record, first_worker=worker, first_started_at=at)
         case AbandonRequested():
@@ -126,6 +134,8 @@ def _event(record: ProcessRecord, event: ProcessEvent, at: int) -> ProcessRecord
         return replace(record, output=event.output, ended_as=event.event, ended_at=at, waiting=())
     if event.event == CANCEL_REQUESTED and record.cancel is None:
         return replace(record, cancel=event)
+    if event.event in (OBSERVER_ADDED, OBSERVER_REMOVED):
+        return replace(record, observers=observers(record.observers, event.event, event.payload))
     if event.event == STEPS_UNUSED:
         return replace(record, unused_steps=tuple(event.payload["steps"]))
     return record

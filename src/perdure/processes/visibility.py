@@ -42,23 +42,35 @@ def listed_by(mode: ProcessListMode, scope: SessionScope | None, definition: str
     return LIVE + name if mode == "live" else name
 
 
-def edges_of(scope: SessionScope) -> tuple[str, ...]:
-    """How the tags begin that a deleted session takes with it, those of its frames too."""
+def edge_tags(scope: SessionScope) -> tuple[str, ...]:
+    """The tags of an edge: for the list of all, and for that of the live ones as long as it lives. Those of a session's
+    frames, and no others, begin like its own."""
     return seen_from(scope), LIVE + seen_from(scope)
 
 
-def both(scope: SessionScope) -> tuple[str, ...]:
-    """The tags of an edge: of the list of all, and of the live ones as long as it lives."""
-    return seen_from(scope), LIVE + seen_from(scope)
+def observer_added(scope: SessionScope, *, instead_of: SessionScope | None = None) -> Json:
+    """What the event of a new edge says: from where the process is seen, and from where it is not any more."""
+    return {"observer": _edge(scope), "instead_of": None if instead_of is None else _edge(instead_of)}
 
 
-def payload_of(scope: SessionScope) -> Json:
-    """An edge in an event."""
+def observer_removed(scope: SessionScope) -> Json:
+    """What the event says of an edge that is gone."""
+    return {"observer": _edge(scope)}
+
+
+def observers(known: tuple[SessionScope, ...], event: str, payload: Json) -> tuple[SessionScope, ...]:
+    """From where a process is seen after an event: a fold, that counts each edge once."""
+    scope = _scope(payload["observer"])
+    gone = [scope, *([_scope(payload["instead_of"])] if payload.get("instead_of") else [])]
+    rest = tuple(one for one in known if one not in gone)
+    return (*rest, scope) if event == OBSERVER_ADDED else rest
+
+
+def _edge(scope: SessionScope) -> Json:
     return {"session_id": scope.session_id, "frame_id": scope.frame_id}
 
 
-def scope_of(payload: Json) -> SessionScope:
-    """The inverse."""
+def _scope(payload: Json) -> SessionScope:
     return SessionScope(session_id=payload["session_id"], frame_id=payload["frame_id"])
 
 

@@ -29,6 +29,7 @@ from perdure.services.secrets import Veil
 from perdure.services.tasks import ORPHANED, CreateSessionTask, SessionTaskUpdate
 from perdure.store.protocol import Place
 from perdure.tools.background import BackgroundExecutableTool, executor_of
+from perdure.tools.clients.surface import Clients
 from perdure.tools.contained import drive, end_of
 from perdure.tools.context import ToolContext
 from perdure.tools.errors import ToolError, foremost, message_of
@@ -174,6 +175,8 @@ class BackgroundCode:
             cancellation=ctx.cancellation,
             given=ctx.given,
             services=services,
+            process_events_id=ctx.process_id,
+            clients=Clients(process_events=ctx.runtime.process(ctx.process_id).process_events),
         )
 
     def farewell(self, record: ProcessRecord, output: ProcessOutput, tenant: Tenant, now: int) -> tuple[Delivery, ...]:

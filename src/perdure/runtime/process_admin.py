@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from perdure.codec import Json
 from perdure.errors import Code, Error
-from perdure.ids import StreamId
+from perdure.ids import StreamId, check_id
 from perdure.processes.record import Status, fold_all
-from perdure.processes.registration import check_process_id, owner_of
+from perdure.processes.registration import check_process_id, owner_of, unknown
 from perdure.processes.visibility import listed_by
+from perdure.runtime import process_edges as edges
+from perdure.runtime.clock import short_id
 from perdure.runtime.process_handle import ProcessHandle
 from perdure.store.protocol import StreamInfo
 from perdure.vocab.processes import ProcessListMode, SessionScope
@@ -41,11 +44,33 @@ class Listed:
     place: int
 
 
+CancelSource = Literal["host", "tool", "process"]
+
+
+class CancelAbility(Protocol):
+    """How processes are asked to end by whoever sees them: a tool of a session, one that runs in a process, or the
+    application itself through `rt.processes`."""
+
+    async def cancel(self, handle: ProcessHandle, reason: str, source: CancelSource) -> bool:
+        """Ask one to end; whether it was asked. An `Error` or a `ToolError` refuses."""
+        ...
+
+
+class AskToEnd:
+    """The ordinary ability: everybody who sees a process may ask."""
+
+    async def cancel(self, handle: ProcessHandle, reason: str, source: CancelSource) -> bool:
+        """Ask it to end."""
+        return await handle.cancel(reason)
+
+
 class Processes:
     """The processes of this tenant."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
+        self.cancel_ability: CancelAbility = AskToEnd()
+        """How tools and others ask processes to end: put your own here to refuse or to tell somebody."""
 
     async def list(
         self,
@@ -116,25 +141,103 @@ class Processes:
         except Error as problem:
             raise _invalid(problem.message) from None
 
-    async def validate(self, *handles: Json) -> tuple[ProcessHandle, ...]:
-        """The processes that these handles stand for, if there are all of them.
+    async def validate(self, *handles: Json, session: str | None = None, frame: str = "") -> tuple[ProcessHandle, ...]:
+        """The processes that these handles stand for, if there are all of them, and are seen from the session if one is
+        named.
 
         Raises:
-            Error: `process_handle_invalid`, `process_unknown`.
+            Error: `process_handle_invalid`, `process_unknown`, `process_not_visible`.
         """
         found = tuple(self.handle(value) for value in handles)
+        if session is not None:
+            await edges.check_visible(self._runtime, found, SessionScope(session_id=session, frame_id=frame))
         for one in found:
-            await one.record()
+            if await self._runtime.store.stream(one.stream) is None:
+                raise unknown(one.id)
         return found
 
-    async def cancel_all(self, *, session: str | None = None, reason: str = "") -> int:
-        """Ask all that have not ended to end, or those that came from a session: how many were asked."""
+    # --- from where they are seen
+
+    async def grant(self, *handles: Json, session: str, frame: str = "") -> None:
+        """Let processes be seen from a session (or a frame of it) too: its tools may list, await, signal and cancel
+        them. All of them or none.
+
+        Raises:
+            Error: `session_unknown`, `process_unknown`, `process_handle_invalid`. Nothing was changed.
+        """
+        scope = await self._scope(session, frame)
+        await edges.add(self._runtime, self._handles(handles), scope, replay=self._unique())
+
+    async def revoke(self, *handles: Json, session: str, frame: str = "") -> None:
+        """Let processes not be seen from there any more. They go on."""
+        scope = SessionScope(session_id=session, frame_id=frame)
+        await edges.remove(self._runtime, self._handles(handles), scope, replay=self._unique())
+
+    async def transfer(
+        self, *handles: Json, session: str, to: str, frame: str = "", to_frame: str = "", key: str = ""
+    ) -> None:
+        """Let processes be seen from another session instead: all of them or none. Nothing to transfer is done at once.
+        The same transfer under the same `key` is made once.
+
+        Raises:
+            Error: `process_not_visible` if one is not seen from `session`; `session_unknown`. Nothing was changed.
+        """
+        found = self._handles(handles)
+        if not found:
+            return
+        old = SessionScope(session_id=session, frame_id=frame)
+        await edges.check_visible(self._runtime, found, old)
+        new = await self._scope(to, to_frame)
+        await edges.move(self._runtime, found, old, new, replay=key or self._unique())
+
+    async def release(self, session: str, *, frame: str = "") -> int:
+        """Take away all that a session sees: how many processes that were. None of them is cancelled."""
+        released = 0
+        while page := await self.list("all", session=session, frame=frame, limit=PAGE):
+            await self.revoke(*(one.handle for one in page), session=session, frame=frame)
+            released += len(page)
+        return released
+
+    # --- ending them
+
+    async def cancel(self, handle: Json, reason: str = "", *, source: CancelSource = "host") -> bool:
+        """Ask one to end, through the `cancel_ability` of this runtime. False if it had ended or was asked before."""
+        return await self.cancel_ability.cancel(self.handle(handle), reason, source)
+
+    async def cancel_all(
+        self,
+        *,
+        session: str | None = None,
+        frame: str = "",
+        reason: str = "",
+        keep: Iterable[Json] = (),
+        source: CancelSource = "host",
+    ) -> int:
+        """Ask all that have not ended to end, or those that are seen from a session, except `keep`: how many were
+        asked."""
+        kept = {self.handle(value).id for value in keep}
         asked, before = 0, None
-        while page := await self.list("live", session=session, limit=PAGE, before=before):
+        while page := await self.list("live", session=session, frame=frame, limit=PAGE, before=before):
             for one in page:
-                asked += await one.handle.cancel(reason)
+                if one.handle.id not in kept:
+                    asked += await self.cancel(one.handle, reason, source=source)
             before = page[-1].place
         return asked
+
+    async def cancel_unreferenced(self, *keep: Json, session: str, frame: str = "", reason: str = "") -> int:
+        """Ask all that are seen from a session to end, except those that somebody still refers to."""
+        return await self.cancel_all(session=session, frame=frame, reason=reason, keep=keep)
+
+    def _handles(self, values: Iterable[Json]) -> tuple[ProcessHandle, ...]:
+        return tuple(self.handle(value) for value in values)
+
+    async def _scope(self, session: str, frame: str) -> SessionScope:
+        scope = SessionScope(session_id=check_id(session, what="the session id"), frame_id=frame)
+        await edges.check_session(self._runtime, scope)
+        return scope
+
+    def _unique(self) -> str:
+        return short_id("edge", self._runtime.clock.wall_ms())
 
 
 def _invalid(because: str) -> Error:

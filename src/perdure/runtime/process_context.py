@@ -25,8 +25,7 @@ from perdure.tools.durable import DurableOps, Duration
 from perdure.tools.durations import duration_ms
 from perdure.tools.errors import ToolError
 from perdure.vocab.causes import ProcessCause
-from perdure.vocab.effects import Process
-from perdure.vocab.processes import StartProcess
+from perdure.vocab.processes import ProcessStarted, StartProcess
 from perdure.vocab.promises import Cancelled, Err, Ok, TimedOut
 from perdure.vocab.registrations import ProcessOutput, Provenance
 
@@ -133,10 +132,10 @@ class ProcessContext(DurableOps):
         asked, env = python_process(
             self.runtime, process, args, dict(kwargs), id=child, provenance=provenance, wake_target=mine.wake_target
         )
-        command = Process(command=StartProcess(process_id=child, registration=decode(encode(asked))))
+        command = StartProcess(process_id=child, registration=decode(encode(asked)))
 
-        async def register_child() -> Json:
-            return (await register(self.runtime, asked, env=env)).json
+        async def register_child() -> ProcessStarted:
+            return ProcessStarted(record=(await register(self.runtime, asked, env=env)).json)
 
         await body.command("start", child, command, register_child)
         return ProcessHandle(self.runtime, child)

@@ -18,7 +18,7 @@ from perdure.effects.promises import SECRET, ProcessScope
 from perdure.errors import Code, Error
 from perdure.ids import EffectId, InputId, SessionId, Tenant, TurnId, join
 from perdure.inbox.admit import Delivery
-from perdure.processes.events import STEPS_UNUSED, check_same
+from perdure.processes.events import STEPS_UNUSED, check_same, check_sayable
 from perdure.processes.machine import cancelled, ending
 from perdure.processes.record import ProcessRecord, Signals
 from perdure.processes.wakes import wake_of
@@ -57,7 +57,7 @@ GRACE_S = 0.1
 
 INTERNAL = "An internal error occurred in the process"
 
-_NAMED = ("step:", "sleep:", "event:", "direct:", "start:", "wait:", "ask:", "answer:", "first:")
+_NAMED = ("step:", "sleep:", "event:", "direct:", "start:", "wait:", "ask:", "answer:", "first:", "process:")
 
 
 @dataclass(slots=True)
@@ -125,6 +125,7 @@ class ProcessDriver:
 
     def emit(self, name: str, payload: Json, replay: str) -> None:
         """Append a declared event, once for each replay key, and tell its target session with it if it wakes."""
+        check_sayable(name, self._scope.process)
         new = checked_event(self._registration, name, payload, replay)
         if new.output is not None:
             raise Error(

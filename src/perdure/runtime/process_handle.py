@@ -19,7 +19,7 @@ from perdure.inbox.admit import Admitted, Conflict, Delivery
 from perdure.inbox.items import Wake
 from perdure.observe.events import Cursor, Event
 from perdure.observe.follow import follow
-from perdure.processes.events import CANCEL_REQUESTED, COMPLETED, check_same, signal_type
+from perdure.processes.events import CANCEL_REQUESTED, COMPLETED, check_same, check_sayable, signal_type
 from perdure.processes.record import ProcessRecord, fold_all
 from perdure.processes.registration import stream_of, unknown
 from perdure.runtime import answers
@@ -180,6 +180,7 @@ class ProcessHandle:
         False if it was there already.
         """
         self.runtime.check_usable()
+        check_sayable(kind, self.id)
         refuse_unordered(payload, "the payload")
         payload = to_json(payload, where="the payload")
         if (size := len(encode(payload))) > MAX_PAYLOAD_BYTES:
@@ -248,9 +249,10 @@ class ProcessHandle:
     async def _admit(self, new: ProcessEvent) -> bool:
         store, now = self.runtime.store, self.runtime.clock.wall_ms()
         ended = await store.find(self.stream, PROCESS_END)
-        if ended is not None:
-            assert isinstance(ended.record, ProcessEvent)
-            check_same(ended.record, new, self.id)
+        if ended is not None:  # what was said before that is not refused when it is said again
+            known = await store.find(self.stream, event_key(new.event, new.replay)) or ended
+            assert isinstance(known.record, ProcessEvent)
+            check_same(known.record, new, self.id)
             return False
         source, content = event_key(new.event, new.replay), brief(digest((new.event, new.payload)))
         wake = Delivery(self.stream, source, content, Wake(reason=source), now)

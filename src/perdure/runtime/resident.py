@@ -10,7 +10,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from msgspec.structs import replace
 
@@ -34,6 +34,7 @@ from perdure.runtime.instructions import InstructionsContext, InstructionsFailed
 from perdure.runtime.orphans import Orphans
 from perdure.runtime.owned import OwnedStream, rows_of
 from perdure.runtime.perform import ModelAccess
+from perdure.runtime.process_client import ProcessesClient, RunLocal
 from perdure.runtime.runners import Surroundings
 from perdure.runtime.sealing import MAX_TAKEOVERS, sealing
 from perdure.runtime.services import services_of
@@ -71,6 +72,9 @@ from perdure.vocab.records import (
     TurnRecomposed,
 )
 from perdure.vocab.tools import Composition
+
+if TYPE_CHECKING:
+    from perdure.runtime.runtime import Runtime
 
 log = logging.getLogger("perdure.runtime")
 
@@ -578,11 +582,18 @@ class Resident:
             ctx = cast("ToolContext[object]", parent)
             return CompletionsClient(ctx.body, ctx.services.veil, site, model, self._fetch)
 
+        local = RunLocal()
+
+        def processes(parent: CallSurface) -> ProcessesClient:
+            body = cast("ToolContext[object]", parent).body
+            return ProcessesClient(cast("Runtime", shared.host), parent, body, site, local)
+
         return Clients(
             sessions=SessionsClient(site, shared, stream, agent, self._change_tools, self._hand_over),
             attachments=AttachmentsClient(site, self._fetch),
             direct_completions=completions,
             dispatch=dispatch,
+            processes=processes if stream_names(stream)[0] == shared.tenant else None,
         )
 
     async def _change_tools(self, site: CallSite, names: tuple[str, ...], present: bool) -> int:

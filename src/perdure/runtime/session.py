@@ -36,6 +36,7 @@ from perdure.observe.hub import Subscription
 from perdure.observe.pending import PendingItem, pending
 from perdure.observe.text import TextFlow
 from perdure.observe.why import Why, explain, sealed_turn
+from perdure.processes.visibility import edge_tags
 from perdure.runtime import answers, posting, verbs
 from perdure.runtime.agent import find_model
 from perdure.runtime.archive import export
@@ -52,6 +53,7 @@ from perdure.services.files.protocol import SessionFiles
 from perdure.session.fold import SessionState
 from perdure.store.protocol import Claim, InboxRow, Resolved, StreamInfo
 from perdure.vocab.messages import Message
+from perdure.vocab.processes import SessionScope
 from perdure.vocab.promises import AwaitEventKey, Custom, Err, TurnCancelGate, TurnTerminal, WaitIdentity, unknown_key
 from perdure.vocab.questions import Answer
 from perdure.vocab.records import (
@@ -717,7 +719,8 @@ class Session:
         self.runtime.check_usable()
         rt, beside = self.runtime, (files_stream(self.tenant, self.id), tasks_stream(self.tenant, self.id))
         parent = await parent_of(rt.store, self.stream)
-        deleted = await rt.store.delete(self.stream, beside=beside)
+        edges = edge_tags(SessionScope(session_id=self.id))
+        deleted = await rt.store.delete(self.stream, beside=beside, edges=edges)
         if deleted and parent is not None:
             await tell_of_deletion(rt.store, self.stream, parent, now=rt.clock.wall_ms())
             rt.nudge(parent.stream)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Protocol, cast
 from msgspec.structs import replace
 
 from perdure.codec import SEALED, decode, encode
-from perdure.commit.changes import Amendment, Intervention, Label, NewStream, Redaction
+from perdure.commit.changes import Amendment, Intervention, Label, NewStream, Note, Redaction
 from perdure.commit.plan import Blob, Entry, Plan, Receipt, Snapshot
 from perdure.errors import Code, Error
 from perdure.ids import (
@@ -269,6 +269,12 @@ class EncodedStore:
             stream, self._entry(stream, entry), label=self._label(stream, label)
         )  # fmt: skip
         return replace(noted, row=self._row(noted.row))
+
+    async def annotate_all(self, notes: Sequence[Note]) -> tuple[Annotated, ...]:
+        """Records encoded, each for its stream."""
+        sealed = [Note(n.stream, self._entry(n.stream, n.entry), self._label(n.stream, n.label)) for n in notes]
+        noted = await self._store.annotate_all(sealed)
+        return tuple(replace(one, row=self._row(one.row)) for one in noted)
 
     async def intervene(self, intervention: Intervention) -> Intervened:
         """Intervene, encoded."""

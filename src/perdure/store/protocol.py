@@ -8,7 +8,7 @@ from typing import Literal, Protocol, TypeAlias
 
 import msgspec
 
-from perdure.commit.changes import Amendment, Intervention, Label, NewStream, Pause, Redaction
+from perdure.commit.changes import Amendment, Intervention, Label, NewStream, Note, Pause, Redaction
 from perdure.commit.plan import Blob, Entry, Plan, Receipt, Snapshot
 from perdure.ids import BlobHash, Fence, PromiseId, Seq, StreamId, Tenant, WorkerId
 from perdure.inbox.admit import Admission, Delivery
@@ -323,6 +323,14 @@ class Store(Protocol):
         """Append an admitted record, by anyone, unfenced. `entry.key` decides: the first one stands.
 
         With `label`, the stream is listed and found by it from now on.
+        """
+        ...
+
+    async def annotate_all(self, notes: Sequence[Note]) -> tuple[Annotated, ...]:
+        """Append admitted records to several streams, each with its label: all of them, or nothing.
+
+        Raises:
+            Error: `session_unknown` if one of the streams does not exist. Nothing was written.
         """
         ...
 

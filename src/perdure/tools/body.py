@@ -60,7 +60,7 @@ from perdure.vocab.outcomes import (
     into_process,
     into_sleep,
 )
-from perdure.vocab.processes import ProcessStarted
+from perdure.vocab.processes import ProcessCommand, ProcessOutcome
 from perdure.vocab.promises import (
     AwaitEventKey,
     Cancelled,
@@ -447,20 +447,25 @@ class Body:
         return into_await_event(await self._await(described, wait, due_at))
 
     async def command(
-        self, kind: PartKind, name: str, command: Process, perform: Callable[[], Awaitable[Json]]
-    ) -> Json:
-        """Do something with the process table, or answer it from the log; again, it must be the same thing."""
+        self,
+        kind: PartKind,
+        name: str,
+        command: ProcessCommand,
+        perform: Callable[[], Awaitable[ProcessOutcome]],
+        *,
+        again: int = 1,
+    ) -> ProcessOutcome:
+        """Do something with the process table, or answer it from the log; on every entry it must be the same thing.
+        `again` tells apart what a body does more than once."""
         self._reserve(kind, name)
-        key = self.place.key(command.command.effect_id)
+        key = self.place.key(command.effect_id) if again == 1 else self.place.key(command.effect_id, str(again))
 
         async def run(_: Envelope) -> Outcome:
-            return ProcessEffectOutcome(result=ProcessStarted(record=await perform()))
+            return ProcessEffectOutcome(result=await perform())
 
-        described = self._envelope(self.place.part(kind, name), command, key)
+        described = self._envelope(self.place.part(kind, name), Process(command=command), key)
         outcome = await self._execute(described, Local(EffectKind.PROCESS, run), Care(effect="idempotent"))
-        answered = into_process(outcome)
-        assert isinstance(answered, ProcessStarted)
-        return answered.record
+        return into_process(outcome)
 
     async def _await(self, described: Envelope, promise: AwaitEventKey | None, due_at: int | None) -> Outcome:
         self._check_wanted(described)

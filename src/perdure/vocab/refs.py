@@ -54,7 +54,9 @@ class EffectRef(msgspec.Struct, frozen=True, gc=False):
                 raise Error(Code.TURN_EVENT_UNEXPECTED, f"{effect!r} is not the id of an effect of a turn")
 
 
-PartKind = Literal["step", "sleep", "event", "value", "direct", "signal", "start", "wait", "ask", "answer", "first"]
+PartKind = Literal[
+    "step", "sleep", "event", "value", "direct", "signal", "start", "wait", "ask", "answer", "first", "process"
+]
 _PARTS: dict[str, PartKind] = {kind: kind for kind in get_args(PartKind)}
 
 

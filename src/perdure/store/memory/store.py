@@ -18,6 +18,7 @@ from perdure.commit.changes import (
     Intervention,
     Label,
     NewStream,
+    Note,
     Pause,
     Redaction,
     check_admissions,
@@ -434,6 +435,12 @@ class MemoryStore:
                 _relabel(found, label)
             self._committed()
         return noted
+
+    async def annotate_all(self, notes: Sequence[Note]) -> tuple[Annotated, ...]:
+        """Append admitted records to several streams: all or nothing."""
+        for note in notes:
+            self._existing(note.stream)
+        return tuple([await self.annotate(note.stream, note.entry, label=note.label) for note in notes])
 
     async def intervene(self, intervention: Intervention) -> Intervened:
         """Do something to a stream from outside: all of it or nothing."""

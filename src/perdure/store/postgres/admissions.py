@@ -16,6 +16,7 @@ from perdure.commit.changes import (
     Intervention,
     Label,
     NewStream,
+    Note,
     Pause,
     Redaction,
     check_admissions,
@@ -354,6 +355,19 @@ async def _relabel(on: Session, stream: int, name: StreamId, label: Label) -> No
         await on.all("tags_drop", stream, list(label.drops))
     if adds := [*(label.tags or ()), *label.adds]:
         await on.all("tags_put", stream_names(name)[0], stream, adds)
+
+
+async def annotate_all(on: Session, notes: Sequence[Note], now: int) -> tuple[Annotated, ...]:
+    """Append admitted records to several streams: all or nothing. They are locked in one order, like everybody's."""
+    told: dict[int, Annotated] = {}
+    async with on.transaction():
+        for place in sorted(range(len(notes)), key=lambda place: (notes[place].stream, place)):
+            note = notes[place]
+            stream, _, row, new = await append_admitted(on, note.stream, note.entry, now)
+            if new and note.label is not None:
+                await _relabel(on, stream, note.stream, note.label)
+            told[place] = Annotated(row, new=new)
+    return tuple(told[place] for place in range(len(notes)))
 
 
 async def redact(on: Session, redaction: Redaction, now: int) -> Annotated:

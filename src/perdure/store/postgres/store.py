@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from perdure.clock import Clock
-from perdure.commit.changes import Amendment, Intervention, Label, NewStream, Redaction
+from perdure.commit.changes import Amendment, Intervention, Label, NewStream, Note, Redaction
 from perdure.commit.plan import Blob, Entry, Plan, Receipt, check_budget
 from perdure.errors import Code, Error
 from perdure.ids import BlobHash, PromiseId, Seq, StreamId, Tenant, WorkerId
@@ -407,6 +407,13 @@ class PostgresStore:
         now = self._clock.wall_ms()
         work = partial(admissions.annotate, name=stream, entry=entry, label=label, now=now)
         return await self._write(work, again=entry.key is not None)
+
+    async def annotate_all(self, notes: Sequence[Note]) -> tuple[Annotated, ...]:
+        """Append admitted records to several streams: all or nothing."""
+        now = self._clock.wall_ms()
+        return await self._write(
+            lambda on: admissions.undisturbed(lambda: admissions.annotate_all(on, notes, now))
+        )  # fmt: skip
 
     async def intervene(self, intervention: Intervention) -> Intervened:
         """Do something to a stream from outside, in one transaction.

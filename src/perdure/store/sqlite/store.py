@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from perdure.clock import Clock
-from perdure.commit.changes import Amendment, Intervention, Label, NewStream, Redaction
+from perdure.commit.changes import Amendment, Intervention, Label, NewStream, Note, Redaction
 from perdure.commit.plan import Blob, Entry, Plan, Receipt, check_budget
 from perdure.errors import Code, Error
 from perdure.ids import BlobHash, PromiseId, Seq, StreamId, Tenant, WorkerId
@@ -263,6 +263,12 @@ class SqliteStore:
     async def annotate(self, stream: StreamId, entry: Entry, *, label: Label | None = None) -> Annotated:
         """Append an admitted record, by anyone, unfenced. `entry.key` decides: the first one stands."""
         return await self._write(lambda tx: admissions.annotate(tx, stream, entry, label))
+
+    async def annotate_all(self, notes: Sequence[Note]) -> tuple[Annotated, ...]:
+        """Append admitted records to several streams: all or nothing."""
+        return await self._write(
+            lambda tx: tuple(admissions.annotate(tx, note.stream, note.entry, note.label) for note in notes)
+        )
 
     async def intervene(self, intervention: Intervention) -> Intervened:
         """Do something to a stream from outside, in one transaction."""

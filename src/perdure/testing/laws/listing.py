@@ -8,8 +8,9 @@ import asyncio
 import pytest
 from msgspec.structs import replace
 
-from perdure.commit.changes import Intervention, Label
+from perdure.commit.changes import Intervention, Label, Note
 from perdure.commit.plan import Entry
+from perdure.errors import Code, Error
 from perdure.ids import DEFAULT_TENANT, SessionId, StreamId, Tenant, session_stream
 from perdure.store.protocol import Store
 from perdure.testing.laws.bench import Bench, held, note, notes, open_stream, said, stream_of
@@ -136,6 +137,38 @@ class ListingLaws:
         await bench.store.annotate(stream, note("b", key="k"), label=Label(adds=("blue",), drops=("red",)))
         assert await found(bench.store, "red") == ["one"]
         assert await found(bench.store, "blue") == []
+
+    async def test_notes_of_several_streams_are_written_together(self, bench: Bench) -> None:
+        await tagged(bench, "one", "a")
+        await tagged(bench, "two", "a")
+        asked = [
+            Note(stream_of(name), note(name, key="k"), Label(adds=("b",), drops=("a",))) for name in ("two", "one")
+        ]
+        noted = await bench.store.annotate_all(asked)
+        assert [(one.new, one.row.stream) for one in noted] == [(True, stream_of("two")), (True, stream_of("one"))]
+        assert (await found(bench.store, "a"), await found(bench.store, "b")) == ([], ["two", "one"])
+        assert [one.new for one in await bench.store.annotate_all(asked)] == [False, False]
+        assert [len(await bench.store.read(stream_of(name))) for name in ("one", "two")] == [2, 2]
+
+    async def test_notes_of_several_streams_are_all_or_nothing(self, bench: Bench) -> None:
+        await tagged(bench, "one", "a")
+        asked = [Note(stream_of(name), note(name), Label(drops=("a",))) for name in ("one", "nowhere")]
+        with pytest.raises(Error) as caught:
+            await bench.store.annotate_all(asked)
+        assert caught.value.code is Code.SESSION_UNKNOWN
+        assert await found(bench.store, "a") == ["one"]
+        assert len(await bench.store.read(stream_of("one"))) == 1
+
+    async def test_two_who_note_the_same_streams_do_not_wait_for_each_other_for_ever(self, bench: Bench) -> None:
+        names = ["one", "two", "three"]
+        for name in names:
+            await tagged(bench, name)
+        other = await bench.reopen()
+        asked = [
+            [Note(stream_of(name), note(f"{i}")) for name in order] for i, order in enumerate((names, names[::-1]))
+        ]
+        await asyncio.gather(*(store.annotate_all(a) for store in (bench.store, other) for a in asked))
+        assert [len(await bench.store.read(stream_of(name))) for name in names] == [5, 5, 5]
 
     async def test_a_deleted_stream_takes_the_tags_that_lead_to_it(self, bench: Bench) -> None:
         theirs = session_stream(Tenant("acme"), SessionId("theirs"))

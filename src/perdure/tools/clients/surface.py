@@ -17,6 +17,7 @@ from perdure.tools.clients.attachments import Attachments
 from perdure.tools.clients.completions import DirectCompletions
 from perdure.tools.clients.dispatch import Dispatch
 from perdure.tools.clients.process_events import ProcessEvents
+from perdure.tools.clients.processes import SessionProcesses
 from perdure.tools.clients.sessions import Sessions
 from perdure.tools.clients.turn import TurnContext
 from perdure.tools.services import missing
@@ -37,6 +38,7 @@ class Clients:
     attachments: Attachments | None = None
     direct_completions: Callable[[CallSurface], DirectCompletions] | None = None
     process_events: ProcessEvents | None = None
+    processes: Callable[[CallSurface], SessionProcesses] | None = None
 
     def __repr__(self) -> str:
         # Presence only, as of everything a context holds.
@@ -160,6 +162,11 @@ class CallSurface:
     def process_events(self) -> ProcessEvents:
         """The events of the process this runs in; missing outside a process."""
         return self._need(self.clients.process_events, "process_events")
+
+    @property
+    def processes(self) -> SessionProcesses:
+        """The processes that are seen from this session."""
+        return self._need(self.clients.processes, "processes")(self)
 
     def _need(self, service: T | None, name: str) -> T:
         if service is None:

@@ -1,0 +1,385 @@
+"""From which sessions a process is seen, and what tools may do with those: start, await, signal, cancel, give away."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+
+import pytest
+
+from perdure import Agent, ProcessContext, Runtime, ToolContext, ToolError, Tuning, process, tool
+from perdure.codec import Json
+from perdure.errors import Code, Error
+from perdure.models.scripted import ScriptedModel, call, say
+from perdure.processes.visibility import OBSERVER_ADDED
+from perdure.runtime.process_admin import CancelSource
+from perdure.runtime.process_handle import ProcessHandle
+from perdure.runtime.starting import register
+from perdure.tools.toolbox import ToolSource
+from perdure.vocab.messages import Text
+from perdure.vocab.processes import SessionScope
+from perdure.vocab.records import EffectSettled, ProcessEvent
+from perdure.vocab.registrations import ExternalInput, ProcessWasCancelled, Provenance, Registration, Succeeded
+from tests.scenarios.conftest import NewStore, until
+
+HURRIED = Tuning(patience_s=0)
+
+
+@process
+async def echo(ctx: ProcessContext, times: int) -> list[Json]:
+    return [await ctx.signal("say") for _ in range(times)]
+
+
+class Shop:
+    """Opens runtimes on one store."""
+
+    def __init__(self, new_store: NewStore, stack: AsyncExitStack) -> None:
+        self.new_store = new_store
+        self._stack = stack
+
+    async def open(self, *tools: ToolSource, replies: tuple[object, ...] = ()) -> Runtime:
+        model = ScriptedModel(*(replies or (call("act"), say("done"))))  # pyright: ignore[reportArgumentType]
+        agents = [Agent("a", model=model, tools=tools), Agent("b", model=ScriptedModel(say("hi")))]
+        rt = Runtime(self.new_store(), agents=agents, processes=[echo], tuning=HURRIED)
+        return await self._stack.enter_async_context(rt)
+
+
+@pytest.fixture
+async def shop(new_store: NewStore) -> AsyncIterator[Shop]:
+    async with AsyncExitStack() as stack:
+        yield Shop(new_store, stack)
+
+
+async def ids(rt: Runtime, session: str, *, frame: str = "") -> list[str]:
+    return [one.handle.id for one in await rt.processes.list("all", session=session, frame=frame)]
+
+
+async def refused(what: object) -> Code:
+    with pytest.raises(Error) as caught:
+        await what  # pyright: ignore[reportGeneralTypeIssues]
+    return caught.value.code
+
+
+async def opened(rt: Runtime, *names: str) -> None:
+    """Sessions that have had their first input."""
+    for name in names:
+        await (await rt.session(name, agent="b")).ask("hello")
+
+
+def external(id: str, session: str = "") -> Registration:
+    return Registration(
+        process_id=id,
+        definition="external",
+        input=ExternalInput(),
+        recovery="externally_owned",
+        provenance=Provenance(originator=SessionScope(session_id=session) if session else None),
+    )
+
+
+# --- edges ------------------------------------------------------------------------------------------------------
+
+
+async def test_a_process_is_seen_by_who_started_it_and_by_those_it_was_given_to(shop: Shop) -> None:
+    rt = await shop.open()
+    await opened(rt, "s", "t")
+    await register(rt, external("one", "s"))
+    await register(rt, external("two", "s"))
+    assert (await ids(rt, "s"), await ids(rt, "t")) == (["two", "one"], [])
+    await rt.processes.grant("one", session="t")
+    assert (await ids(rt, "s"), await ids(rt, "t")) == (["two", "one"], ["one"])
+    await rt.processes.transfer("one", "two", session="s", to="t", to_frame="f")
+    assert (await ids(rt, "s"), await ids(rt, "t"), await ids(rt, "t", frame="f")) == ([], ["one"], ["two", "one"])
+    await rt.processes.revoke("one", session="t")
+    assert await ids(rt, "t") == []
+    record = await rt.process("one").record()
+    assert record.observers == (SessionScope(session_id="t", frame_id="f"),)
+    assert record.status == "registered"
+    await rt.process("one").complete(1)
+    assert [one.handle.id for one in await rt.processes.list(session="t", frame="f")] == ["two"], "only the live one"
+    assert await ids(rt, "t", frame="f") == ["two", "one"]
+
+
+async def test_a_deleted_session_takes_its_edges_and_ends_nothing(shop: Shop) -> None:
+    rt = await shop.open()
+    await opened(rt, "s", "s2", "t")
+    handle = await register(rt, external("one", "s"))
+    await rt.processes.grant("one", session="s2")
+    await rt.processes.grant("one", session="s", frame="f")
+    assert await rt.existing("s").delete()
+    await opened(rt, "s")
+    assert (await ids(rt, "s"), await ids(rt, "s", frame="f"), await ids(rt, "s2")) == ([], [], ["one"])
+    assert (await handle.record()).output is None
+    assert await handle.complete("still there")
+    assert [one.handle.id for one in await rt.processes.list("all")] == ["one"]
+
+
+async def test_a_transfer_is_for_all_or_for_none(shop: Shop) -> None:
+    rt = await shop.open()
+    await opened(rt, "s", "t")
+    await register(rt, external("mine", "s"))
+    await register(rt, external("theirs", "t"))
+    assert await refused(rt.processes.transfer("mine", "theirs", session="s", to="t")) is Code.PROCESS_NOT_VISIBLE
+    assert await refused(rt.processes.transfer("mine", "nobody", session="s", to="t")) is Code.PROCESS_NOT_VISIBLE
+    assert await refused(rt.processes.transfer("mine", session="s", to="nowhere")) is Code.SESSION_UNKNOWN
+    assert await refused(rt.processes.grant("mine", "nobody", session="t")) is Code.PROCESS_UNKNOWN
+    assert await refused(rt.processes.grant("mine", session="nowhere")) is Code.SESSION_UNKNOWN
+    assert await refused(rt.processes.grant(7, session="t")) is Code.PROCESS_HANDLE_INVALID
+    assert await refused(rt.processes.grant("mine", session=" ")) is Code.INVALID_ID
+    assert await refused(rt.processes.validate("theirs", session="s")) is Code.PROCESS_NOT_VISIBLE
+    assert (await ids(rt, "s"), await ids(rt, "t")) == (["mine"], ["theirs"])
+    assert len(await rt.process("mine").rows()) == 1, "nothing was written"
+    await rt.processes.transfer(session="nowhere", to="nowhere")  # nothing to transfer
+    await rt.processes.transfer("mine", session="s", to="t")
+    assert await ids(rt, "t") == ["theirs", "mine"]
+
+
+async def test_nobody_but_the_runtime_writes_an_edge(shop: Shop) -> None:
+    rt = await shop.open()
+    handle = await register(rt, external("one"))
+    for event in (OBSERVER_ADDED, "process.observer_removed", "process.steps_unused", "process.wake_discarded"):
+        assert await refused(handle.append(event, {}, replay="r")) is Code.PROCESS_EVENT_UNDECLARED
+    assert len(await handle.rows()) == 1
+
+
+async def test_what_nobody_refers_to_is_asked_to_end_as_the_host_allows(shop: Shop) -> None:
+    rt = await shop.open()
+    await opened(rt, "s")
+    for id in ("a", "b", "c"):
+        await register(rt, external(id, "s"))
+    asked: list[tuple[str, str, CancelSource]] = []
+
+    class Careful:
+        async def cancel(self, handle: ProcessHandle, reason: str, source: CancelSource) -> bool:
+            asked.append((handle.id, reason, source))
+            return handle.id != "c" and await handle.cancel(reason)
+
+    rt.processes.cancel_ability = Careful()
+    assert await rt.processes.cancel_unreferenced("a", session="s", reason="tidy") == 1
+    assert asked == [("c", "tidy", "host"), ("b", "tidy", "host")]
+    assert [(await rt.process(id).record()).cancel is not None for id in ("a", "b", "c")] == [False, True, False]
+
+
+# --- commands of tools ------------------------------------------------------------------------------------------
+
+
+async def test_a_tool_starts_signals_and_awaits_what_it_started(shop: Shop) -> None:
+    told: dict[str, Json] = {}
+
+    @tool(effect="resumable")
+    async def act(ctx: ToolContext) -> Json:
+        """Work with processes."""
+        handle = await ctx.processes.start(echo, 2, label="an echo")
+        listed = await ctx.processes.list_handles()
+        first = await ctx.processes.signal(handle, "say", "one")
+        await ctx.processes.signal(handle, "say", "two")
+        output = await ctx.processes.await_process(handle)
+        over = await ctx.processes.list_all_handles()
+        told.update(
+            {
+                "handle": handle,
+                "listed": [(one["label"], one["definition"]) for one in listed],
+                "event": (first["event_type"], first["payload"]),
+                "output": output,
+                "over": [one["status"] for one in over],
+                "now": await ctx.processes.list_handles(),
+            }
+        )
+        return "ok"
+
+    rt = await shop.open(act)
+    session = await rt.session("s", agent="a")
+    assert (await session.ask("go")).startswith("done")
+    records = [row.record for row in await session.rows()]
+    parts = [
+        one.id.partition("/process:")[2] for one in records if isinstance(one, EffectSettled) and "/process:" in one.id
+    ]
+    [one] = await rt.processes.list("all")
+    assert [part.replace(one.handle.id, "P") for part in parts][:2] == [
+        "process:start:P",
+        "process:list:session:s:live",
+    ]
+    assert [part.split(":")[1] for part in parts] == ["start", "list", "signal", "signal", "list", "list"]
+    assert one.output == Succeeded(value=["one", "two"])
+    assert one.registration.provenance.originator == SessionScope(session_id="s")
+    assert told == {
+        "handle": {"__handle__": "process", "id": one.handle.id},
+        "listed": [("an echo", "python:echo")],
+        "event": ("signal.say", "one"),
+        "output": {"status": "success", "value": ["one", "two"]},
+        "over": ["completed"],
+        "now": (),
+    }
+
+
+async def test_a_tool_that_is_entered_again_starts_and_signals_nothing_twice(shop: Shop) -> None:
+    entered: list[int] = []
+
+    @tool(effect="resumable")
+    async def act(ctx: ToolContext) -> Json:
+        """Start something, wait for a person, and go on."""
+        entered.append(1)
+        handle = await ctx.processes.start("echo", 2)
+        await ctx.processes.signal(handle, "say", "before")
+        go = await ctx.event("go")
+        await ctx.processes.signal(handle, "say", go)
+        return await ctx.processes.await_process(handle)
+
+    rt = await shop.open(act)
+    session = await rt.session("s", agent="a")
+    sent = await session.send("go")
+
+    async def is_parked() -> bool:
+        info = await rt.store.stream(session.stream)
+        return info is not None and info.parked
+
+    await until(is_parked)
+    await session.resolve("go", "after")
+    await sent.result(timeout=30)
+    assert len(entered) >= 2
+    [one] = await rt.processes.list("all")
+    assert one.output == Succeeded(value=["before", "after"])
+    said = [row.record for row in await one.handle.rows() if isinstance(row.record, ProcessEvent)]
+    assert [event.payload for event in said if event.event == "signal.say"] == ["before", "after"]
+
+
+async def test_an_attempt_that_runs_again_starts_and_signals_nothing_twice(shop: Shop) -> None:
+    attempts: list[int] = []
+
+    @tool(effect="idempotent", retries=2)
+    async def act(ctx: ToolContext) -> str:
+        """Fail once, after everything was done."""
+        attempts.append(ctx.attempt)
+        handle = await ctx.processes.start(echo, 2)
+        await ctx.processes.signal(handle, "say", 1)
+        await ctx.processes.signal(handle, "say", 2)
+        if len(attempts) == 1:
+            raise ToolError("try again", retry_safe=True)
+        return str((await ctx.processes.await_process(handle))["value"])
+
+    rt = await shop.open(act)
+    assert (await (await rt.session("s", agent="a")).ask("go")).startswith("done")
+    assert len(attempts) == 2
+    [one] = await rt.processes.list("all")
+    assert one.output == Succeeded(value=[1, 2])
+
+
+async def test_a_tool_reaches_only_what_its_session_sees(shop: Shop) -> None:
+    told: dict[str, str] = {}
+
+    @tool
+    async def act(ctx: ToolContext) -> str:
+        """Reach for what belongs to others."""
+        tries = {
+            "await": lambda: ctx.processes.await_process("theirs"),
+            "signal": lambda: ctx.processes.signal("theirs", "say"),
+            "cancel": lambda: ctx.processes.cancel({"__handle__": "process", "id": "theirs"}),
+            "give": lambda: ctx.processes.transfer_handles("t", "theirs"),
+            "complete": lambda: ctx.processes.complete_external("theirs"),
+            "validate": lambda: ctx.processes.validate_handles("mine", "theirs"),
+            "nobody": lambda: ctx.processes.cancel("nobody"),
+            "no handle": lambda: ctx.processes.cancel({"__handle__": "file", "id": "mine"}),
+            "conflict": lambda: ctx.processes.start(echo, 1, id="mine"),
+            "blank": lambda: ctx.processes.start(echo, 1, id=" "),
+            "unknown": lambda: ctx.processes.start("nothing like it"),
+            "event": lambda: ctx.processes.signal("mine", "never declared"),
+        }
+        for name, attempt in tries.items():
+            try:
+                await attempt()
+            except ToolError as refusal:
+                told[name] = str(refusal.code)
+        assert await ctx.processes.validate_handles("mine") == ("mine",)
+        assert [one["handle"]["id"] for one in await ctx.processes.list_handles_filtered(definition="external")] == [
+            "mine"
+        ]
+        assert await ctx.processes.list_handles_filtered(status="completed") == ()
+        return "ok"
+
+    rt = await shop.open(act, replies=(call("act"), say("done")))
+    await opened(rt, "t")
+    await register(rt, external("mine", "s"))
+    await register(rt, external("theirs", "t"))
+    assert (await (await rt.session("s", agent="a")).ask("go")).startswith("done")
+    assert told == {
+        **dict.fromkeys(["await", "signal", "cancel", "give", "complete", "validate", "nobody"], "process_not_visible"),
+        "no handle": "process_handle_invalid",
+        "conflict": "process_conflict",
+        "blank": "invalid_id",
+        "unknown": "process_definition_unknown",
+        "event": "process_signal_invalid",
+    }
+    assert {one.handle.id for one in await rt.processes.list("all")} == {"mine", "theirs"}, "nothing half registered"
+    assert [len(await rt.process(id).rows()) for id in ("mine", "theirs")] == [1, 1], "nothing was written"
+
+
+async def test_what_a_call_gave_away_it_may_still_await_and_others_may_not(shop: Shop) -> None:
+    @tool
+    async def act(ctx: ToolContext) -> str:
+        """Start, give away, and go on with it."""
+        handle = await ctx.processes.start(echo, 1)
+        await ctx.processes.transfer_handles("t", handle)
+        await ctx.processes.signal(handle, "say", "mine by birth")
+        output = await ctx.processes.await_process(handle)
+        return str(output["status"])
+
+    @tool
+    async def late(ctx: ToolContext) -> str:
+        """Another call of the same session."""
+        assert await ctx.processes.list_all_handles() == ()
+        return str(await ctx.processes.cancel_all())
+
+    rt = await shop.open(act, late, replies=(call("act"), call("late"), say("done")))
+    await opened(rt, "t")
+    assert (await (await rt.session("s", agent="a")).ask("go")).startswith("done")
+    [seen] = await rt.processes.list("all", session="t")
+    assert seen.output == Succeeded(value=["mine by birth"])
+
+
+async def test_a_tool_cancels_what_is_not_kept_and_the_host_is_told_who_asks(shop: Shop) -> None:
+    asked: list[tuple[str, str, CancelSource]] = []
+
+    class Watching:
+        async def cancel(self, handle: ProcessHandle, reason: str, source: CancelSource) -> bool:
+            asked.append((handle.id, reason, source))
+            return await handle.cancel(reason)
+
+    @tool(effect="resumable")
+    async def act(ctx: ToolContext) -> str:
+        """Tidy up."""
+        kept, lost = await ctx.processes.start(echo, 1, id="kept"), await ctx.processes.start(echo, 1, id="lost")
+        assert await ctx.processes.cancel_unreferenced_handles(kept) == 1
+        ended = await ctx.processes.await_process(lost)
+        assert await ctx.processes.release_session(ctx.session_id) == 2
+        return str(ended["status"])
+
+    rt = await shop.open(act)
+    rt.processes.cancel_ability = Watching()
+    assert (await (await rt.session("s", agent="a")).ask("go")).startswith("done")
+    assert asked == [("lost", "requested by tool", "tool")]
+    assert await rt.process("lost").wait(timeout=20) == ProcessWasCancelled(reason="requested by tool")
+    assert (await rt.process("kept").record()).output is None
+    assert await ids(rt, "s") == []
+
+
+async def test_the_end_of_what_a_tool_started_is_said_to_its_session(shop: Shop) -> None:
+    @tool
+    async def act(ctx: ToolContext) -> str:
+        """Start something whose end matters."""
+        handle = await ctx.processes.start(external("job"), wake_on_end=True)
+        await ctx.processes.complete_external(handle, {"rows": 3})
+        return "started"
+
+    rt = await shop.open(act)
+    session = await rt.session("s", agent="a")
+    await session.ask("go")
+
+    async def told() -> list[str]:
+        said = [message for message in await session.history() if message.role == "user"]
+        return [part.text for message in said for part in message.parts if isinstance(part, Text)]
+
+    async def heard() -> bool:
+        return len(await told()) == 2
+
+    await until(heard, seconds=20)
+    assert await told() == ["go", 'The process job has finished: {"rows":3}']
+    assert await refused(rt.process("job").complete({"rows": 4})) is Code.PROCESS_ALREADY_TERMINAL
