@@ -1488,6 +1488,20 @@ MUTANTS = [
         "tests/scenarios/test_process_visibility.py -k 'starts_signals_and_awaits and memory'",
     ),
     Mutant(
+        "the id of a deleted process is used again (SQLite)",
+        "store/sqlite/admissions.py",
+        "    if opening and new.once and",
+        "    if False and opening and new.once and",
+        "tests/conformance/test_stores.py -k 'name_that_is_used_once and Sqlite'",
+    ),
+    Mutant(
+        "an abandoned process keeps its sub-agent at work",
+        "runtime/process_resident.py",
+        "sends=(*farewell(self._shared, self._tenant, self.record, event), *gone))",
+        "sends=farewell(self._shared, self._tenant, self.record, event))",
+        "tests/scenarios/test_process_ends.py -k 'lets_go and memory'",
+    ),
+    Mutant(
         "an edge makes a process live again",
         "store/sqlite/queries.sql",
         "WHERE NOT (:tag >= 'live:'",

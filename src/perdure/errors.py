@@ -130,6 +130,7 @@ class Code(StrEnum):
     PROCESS_NOT_EXTERNAL = "process_not_external"
     PROCESS_HANDLE_INVALID = "process_handle_invalid"
     PROCESS_NOT_VISIBLE = "process_not_visible"
+    PROCESS_NOT_ENDED = "process_not_ended"
 
     # the effect seam
     REPLAY_MISMATCH = "replay_mismatch"
@@ -280,6 +281,7 @@ TRAITS: Mapping[Code, Trait] = {
     Code.PROCESS_NOT_EXTERNAL: _CONFLICT,
     Code.PROCESS_HANDLE_INVALID: _BAD,
     Code.PROCESS_NOT_VISIBLE: _MISSING,
+    Code.PROCESS_NOT_ENDED: _CONFLICT,
     Code.REPLAY_MISMATCH: _CONFLICT,
     Code.RUNTIME_EFFECT_INVOCATION_SUBJECT: _BROKEN,
     Code.RUNTIME_EFFECT_INVOCATION_KIND: _BROKEN,

@@ -105,6 +105,7 @@ CODES = [
     "process_not_external",
     "process_handle_invalid",
     "process_not_visible",
+    "process_not_ended",
     "replay_mismatch",
     "runtime_effect_invocation_subject",
     "runtime_effect_invocation_kind",

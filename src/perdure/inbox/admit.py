@@ -28,7 +28,7 @@ class Delivery(msgspec.Struct, frozen=True, gc=False):
 
     `agent` opens the stream if it does not exist yet, at the place that `queue` and `priority` say (None: that of its
     agent), with `opening` as its first record (None: that a session was opened), to be found by `tags`; without it
-    the stream must exist.
+    the stream must exist. With `once` it opens none whose name a deleted stream had: that is a conflict.
     `blobs` are stored and
     referred to in the same transaction; `refers` names bytes that the tenant has stored already. `sealed` is the item
     as it is stored when it is not stored in the clear.
@@ -47,6 +47,7 @@ class Delivery(msgspec.Struct, frozen=True, gc=False):
     priority: int | None = None
     opening: Opening | None = None
     tags: tuple[str, ...] = ()
+    once: bool = False
 
     @property
     def data(self) -> bytes:

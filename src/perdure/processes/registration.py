@@ -99,6 +99,7 @@ def starting(
         queue=queue,
         opening=Opening(kind_of(registered), write(registered)),
         tags=tags_of(asked),
+        once=True,
     )
 
 

@@ -394,7 +394,8 @@ class ProcessDriver:
         if self._registration.recovery == "owner_bound" and self._ended is None:
             reason = "its worker was stopped"
             end = ending(self.record, ProcessWasAbandoned(by=self.worker, reason=reason), authority="owner_drain")
-            self._owned.submit(end, sends=farewell(self._shared, self._scope.tenant, self.record, end))
+            gone = let_go(self._owned.stream, self._effects(), self._shared.clock.wall_ms())
+            self._owned.submit(end, sends=(*farewell(self._shared, self._scope.tenant, self.record, end), *gone))
             self._owned.active = False
 
 

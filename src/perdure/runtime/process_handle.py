@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
 
 from msgspec import structs
 
@@ -50,6 +51,14 @@ if TYPE_CHECKING:
     from perdure.runtime.runtime import Runtime
 
 MAX_PAYLOAD_BYTES = 262_144
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessWhy:
+    """What a process is waiting for: `orphaned` if its worker is gone and nobody else may go on with it."""
+
+    status: Literal["ended", "orphaned", "external", "running", "waiting", "queued"]
+    because: str
 
 
 class ProcessHandle:
@@ -245,6 +254,52 @@ class ProcessHandle:
         )
         await self.runtime.tell(self.stream)
         return isinstance(done.admission, Admitted)
+
+    async def delete(self) -> bool:
+        """Remove a process that has ended, physically. Its id is not used again, so that keys and handles of it stay
+        dead. False if there is none.
+
+        Raises:
+            Error: `process_not_ended`. Nothing was removed.
+        """
+        self.runtime.check_usable()
+        store = self.runtime.store
+        if await store.stream(self.stream) is None:
+            return False
+        if await store.find(self.stream, PROCESS_END) is None:
+            raise Error(
+                Code.PROCESS_NOT_ENDED,
+                f"the process {self.id} has not ended; nothing was removed",
+                hint="cancel it, or abandon it if nobody runs it, and wait for its end",
+                process=self.id,
+            )
+        deleted = await store.delete(self.stream)
+        await self.runtime.tell(self.stream)
+        return deleted
+
+    async def why(self) -> ProcessWhy:
+        """Why nothing happens to it, if nothing does.
+
+        Raises:
+            Error: `process_unknown`.
+        """
+        record, info = await self.record(), await self.runtime.store.stream(self.stream)
+        if info is None:
+            raise unknown(self.id)
+        if record.output is not None:
+            return ProcessWhy("ended", f"it has ended: {record.ended_as}")
+        worker = record.first_worker if record.known.recovery == "owner_bound" else None
+        if worker is not None and not (info.owner == worker and info.owner_alive):
+            gone = "is dead" if await self.runtime.store.is_dead(worker) else "is gone"
+            because = f"its worker {worker} {gone}, and nobody else may go on with it; nobody knows how far it came"
+            return ProcessWhy("orphaned", f"{because}: handle.abandon() ends it")
+        if record.known.recovery == "externally_owned":
+            return ProcessWhy("external", "it is done outside; handle.complete(...) ends it")
+        if info.owner is not None and info.owner_alive:
+            return ProcessWhy("running", f"the worker {info.owner} has it")
+        if record.waiting:
+            return ProcessWhy("waiting", f"it waits for {', '.join(wait.effect for wait in record.waiting)}")
+        return ProcessWhy("queued", f"no worker that has {record.known.definition} has taken it yet")
 
     async def _admit(self, new: ProcessEvent) -> bool:
         store, now = self.runtime.store, self.runtime.clock.wall_ms()

@@ -24,6 +24,7 @@ from perdure.runtime.process_function import SaysFarewell
 from perdure.runtime.resident import Offer
 from perdure.runtime.sealing import MAX_TAKEOVERS
 from perdure.runtime.shared import Shared
+from perdure.runtime.subagents import let_go
 from perdure.runtime.waits import end_told
 from perdure.store.protocol import Claim, InboxRow
 from perdure.vocab.outcomes import InDoubt
@@ -227,7 +228,8 @@ class ProcessResident:
         for fact in self._facts:
             journal.fold(fact)
         JournaledController(journal, self._owned).doubt_unsettled_steps(InDoubt(reason="worker_lost"))
-        self._owned.submit(event, sends=farewell(self._shared, self._tenant, self.record, event))
+        gone = let_go(self.stream, self._facts, self._shared.clock.wall_ms())
+        self._owned.submit(event, sends=(*farewell(self._shared, self._tenant, self.record, event), *gone))
         await self._rest(ended=True)
 
     async def _run(self, *, first: bool) -> None:

@@ -50,6 +50,7 @@ from perdure.ids import BlobHash, Fence, PromiseId, Seq, StreamId, Tenant, Worke
 from perdure.inbox.admit import (
     Admission,
     Admitted,
+    Conflict,
     Delivery,
     blob_unknown,
     decide,
@@ -376,6 +377,8 @@ class MemoryStore:
     def _admit(self, new: Delivery) -> Admission:
         stream = self._streams.get(new.stream)
         opening = opens(stream.agent if stream else None, new)
+        if opening and new.once and new.stream in self._graves:
+            return Conflict(new.source_key)
         judged = decide(stream.admissions.get(new.source_key) if stream else None, new)
         if judged is not None:
             return judged

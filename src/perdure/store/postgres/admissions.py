@@ -30,6 +30,7 @@ from perdure.ids import Fence, PromiseId, Seq, StreamId, WorkerId, stream_names
 from perdure.inbox.admit import (
     Admission,
     Admitted,
+    Conflict,
     Delivery,
     blob_unknown,
     decide,
@@ -105,7 +106,7 @@ async def together(on: Session, jobs: Sequence[AdmitJob], now: int) -> list[Admi
 
 def _is_simple(new: Delivery) -> bool:
     """Whether the statement for many can take it: it is an item, and no more."""
-    return not (new.blobs or new.refers or new.tags)
+    return not (new.blobs or new.refers or new.tags or new.once)
 
 
 async def _admit_many(on: Session, places: Sequence[int], asked: Sequence[Asked], now: int) -> list[Cells]:
@@ -183,6 +184,8 @@ def _openings(asked: Sequence[Asked], now: int) -> list[object]:
 async def deliver(on: Session, new: Delivery, now: int) -> Admission:
     """Inside a transaction: put something into a stream's inbox, once; open the stream if the delivery says so."""
     stream = await _target(on, new, now)
+    if stream is None:
+        return Conflict(new.source_key)
     if new.blobs or new.refers:
         known = await on.one("admission_find", stream, new.source_key)
         if known is None:  # bytes of what is refused are not kept
@@ -196,10 +199,13 @@ async def deliver(on: Session, new: Delivery, now: int) -> Admission:
     return Admitted(await _put(on, stream, new))
 
 
-async def _target(on: Session, new: Delivery, now: int) -> int:
+async def _target(on: Session, new: Delivery, now: int) -> int | None:
+    """The stream that a delivery is for, opened if need be; None if it may not be."""
     target = await on.one("stream_target", new.stream)
     if not opens(target[1] if target else None, new):
         return target[0]
+    if new.once and await on.one("grave_find", new.stream) is not None:
+        return None
     place = (new.queue, new.priority)
     stream = await _begin_stream(on, new.stream, new.agent or "", (first_entry(new),), now, place)
     if stream is not None:

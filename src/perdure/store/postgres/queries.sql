@@ -384,6 +384,9 @@ DELETE FROM perdure.log WHERE stream = $1
 -- name: stream_delete
 DELETE FROM perdure.streams WHERE id = $1
 
+-- name: grave_find
+SELECT fence FROM perdure.graves WHERE stream = $1
+
 -- name: grave_dig
 INSERT INTO perdure.graves (stream, fence) VALUES ($1, $2) ON CONFLICT (stream) DO UPDATE SET fence = excluded.fence
 

@@ -24,6 +24,7 @@ from perdure.ids import BlobHash, PromiseId, Seq, StreamId, WorkerId, stream_nam
 from perdure.inbox.admit import (
     Admission,
     Admitted,
+    Conflict,
     Delivery,
     blob_unknown,
     decide,
@@ -55,6 +56,8 @@ def deliver(tx: Tx, new: Delivery) -> Admission:
     """Put something into a stream's inbox, once; open the stream if it does not exist and the delivery says so."""
     target = tx.one("stream_target", (new.stream,))
     opening = opens(target[1] if target else None, new)
+    if opening and new.once and tx.one("grave_find", (new.stream,)) is not None:
+        return Conflict(new.source_key)
     judged = None if opening else decide(tx.one("admission_find", (target[0], new.source_key)), new)
     if judged is not None:
         return judged

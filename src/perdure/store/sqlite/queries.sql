@@ -135,6 +135,9 @@ UPDATE streams SET owner = NULL, fence = fence + 1, n = 0 WHERE id = ? AND activ
 -- name: stream_delete
 DELETE FROM streams WHERE id = ?
 
+-- name: grave_find
+SELECT fence FROM graves WHERE stream = ?
+
 -- name: grave_dig
 INSERT INTO graves (stream, fence) VALUES (?, ?) ON CONFLICT DO UPDATE SET fence = excluded.fence
 

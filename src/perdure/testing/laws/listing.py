@@ -9,9 +9,10 @@ import pytest
 from msgspec.structs import replace
 
 from perdure.commit.changes import Intervention, Label, Note
-from perdure.commit.plan import Entry
+from perdure.commit.plan import Entry, Sent
 from perdure.errors import Code, Error
 from perdure.ids import DEFAULT_TENANT, SessionId, StreamId, Tenant, session_stream
+from perdure.inbox.admit import Admitted, Conflict, Duplicate
 from perdure.store.protocol import Store
 from perdure.testing.laws.bench import Bench, held, note, notes, open_stream, said, stream_of
 from perdure.vocab.records import PROCESS_END
@@ -169,6 +170,17 @@ class ListingLaws:
         ]
         await asyncio.gather(*(store.annotate_all(a) for store in (bench.store, other) for a in asked))
         assert [len(await bench.store.read(stream_of(name))) for name in names] == [5, 5, 5]
+
+    async def test_a_name_that_is_used_once_is_not_opened_again(self, bench: Bench) -> None:
+        new = replace(said(stream_of("one"), "hello"), once=True)
+        assert isinstance(await bench.store.admit(new), Admitted)
+        assert isinstance(await bench.store.admit(new), Duplicate)
+        await bench.store.delete(stream_of("one"))
+        assert isinstance(await bench.store.admit(new), Conflict)
+        hold = await held(bench, "sender")
+        assert (await bench.store.append(hold.plan(sends=(new,)))).sent == (Sent("conflict"),)
+        assert await bench.store.stream(stream_of("one")) is None
+        assert isinstance(await bench.store.admit(said(stream_of("one"), "hello")), Admitted), "others may"
 
     async def test_a_deleted_stream_takes_the_tags_that_lead_to_it(self, bench: Bench) -> None:
         theirs = session_stream(Tenant("acme"), SessionId("theirs"))
