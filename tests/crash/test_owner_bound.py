@@ -56,7 +56,7 @@ async def test_whoever_looks_is_told_that_its_worker_is_dead_and_only_a_person_e
     wait_until(lambda: ledger.count("entered") == 1, seconds=60)
     async with Runtime(store_url(folder), processes=[Bound(ledger)]) as rt:
         handle = rt.process("b")
-        while "effect_started" not in [row.kind for row in await handle.rows()]:
+        while "effect_started" not in [row.kind for row in await handle.rows()]:  # noqa: ASYNC110 - of another process
             await asyncio.sleep(0.02)
         assert (await handle.why()).status == "running"
         assert started.pid is not None
