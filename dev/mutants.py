@@ -58,6 +58,7 @@ INTERRUPT = "tests/scenarios/test_interrupting.py"
 PAUSE = "tests/scenarios/test_pausing.py"
 QUEUE = "tests/scenarios/test_queueing.py"
 SECRETS = "tests/scenarios/test_secrets.py"
+LEAVE = "tests/scenarios/test_leave_in_the_last_moment.py"
 FILES = "tests/scenarios/test_files.py"
 BACKGROUND = "tests/scenarios/test_background.py"
 FILE_LAWS = "tests/conformance/test_files.py"
@@ -996,6 +997,34 @@ MUTANTS = [
         "                raise _Closed\n",
         "                pass\n",
         f"{STORES}::TestPostgres::test_several_answers_are_taken_together_or_not_at_all",
+    ),
+    Mutant(
+        "a revoked grant ends the ownership of its session",
+        "runtime/owned.py",
+        "if plan is self._held and not self.error and _has_no_leave(problem, plan):",
+        "if False:",
+        f"{LEAVE} -k memory",
+    ),
+    Mutant(
+        "something is handed over behind what is on trial",
+        "runtime/owned.py",
+        "        if self._held is None:\n            self._send(",
+        "        if True:\n            self._send(",
+        f"{LEAVE} -k 'expires and sqlite'",
+    ),
+    Mutant(
+        "what was withdrawn is still in the journal",
+        "runtime/turns.py",
+        "            self._controller.journal.unfold(record)\n",
+        "",
+        f"{LEAVE} -k 'revoked and memory'",
+    ),
+    Mutant(
+        "an approval that the store finds expired is tried again and again",
+        "runtime/turns.py",
+        "            self._lapse(*leave)\n",
+        "            pass\n",
+        f"{LEAVE} -k 'stores_clock and memory'",
     ),
     Mutant(
         "the kit's children are not killed",

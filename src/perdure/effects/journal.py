@@ -107,6 +107,13 @@ class EffectJournal:
         elif isinstance(record, EffectSettled):
             self._settled[record.id] = record
 
+    def unfold(self, record: Record) -> None:
+        """A record was withdrawn before it was written: as if it had never been."""
+        if isinstance(record, EffectStarted):
+            self._started.pop(record.id, None)
+        elif isinstance(record, EffectSettled):
+            self._settled.pop(record.id, None)
+
     def claim(self, envelope: Envelope, fingerprint: str) -> ClaimResult:
         """May this effect run? The fingerprint is compared before anything else; the record keeps its beginning."""
         effect = EffectId(envelope.id)

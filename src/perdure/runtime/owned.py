@@ -1,7 +1,9 @@
 """A stream we own: facts go in one by one and reach the store in order, as few appends as possible.
 
 Laws: what is durable is always a prefix of what was submitted. Facts of one tick of the event loop are one append.
-The first refused append ends the ownership: nothing is submitted after it, and its owner is told once.
+The first refused append ends the ownership: nothing is submitted after it, and its owner is told once. Except for one
+on trial, which needs somebody's leave: nothing is handed over behind it before it is judged, and if it has no leave,
+its facts are withdrawn and everything else goes on.
 """
 
 from __future__ import annotations
@@ -10,7 +12,9 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Collection
 from functools import partial
-from typing import Literal, Protocol, TypeAlias
+from typing import Literal, Protocol, TypeAlias, TypeGuard
+
+from msgspec.structs import replace
 
 from perdure.clock import Clock
 from perdure.commit.plan import (
@@ -61,11 +65,16 @@ class Listener(Protocol):
         """The ownership is over."""
         ...
 
+    def withdrawn(self, records: tuple[Record, ...], error: Error) -> None:
+        """These facts needed somebody's leave and have none: they never were. All that others wrote is known."""
+        ...
+
 
 class _Nobody:
     def durable(self, records: tuple[Record, ...], plan: Plan, receipt: Receipt) -> None: ...
     def admitted(self, rows: tuple[Row, ...]) -> None: ...
     def refused(self, error: Error) -> None: ...
+    def withdrawn(self, records: tuple[Record, ...], error: Error) -> None: ...
 
 
 def _nobody_to_tell(_: TurnEnded) -> tuple[Delivery, ...]:
@@ -107,6 +116,9 @@ class OwnedStream:
         self._ahead = 0
         self._scheduled = False
         self._parked = False
+        self._held: Plan | None = None
+        self._drafts: deque[tuple[Plan, tuple[Record, ...], bool]] = deque()
+        self._judging: asyncio.Task[None] | None = None
         self._reset()
 
     def _reset(self) -> None:
@@ -121,6 +133,7 @@ class OwnedStream:
         self._asks: tuple[Ask, ...] = ()
         self._uses: tuple[PromiseId, ...] = ()
         self._unless: tuple[str, ...] = ()
+        self._on_trial = False
         self._dirty = False
 
     # --- submitting
@@ -168,10 +181,12 @@ class OwnedStream:
         self._asks += asks
         self._touch()
 
-    def need(self, uses: tuple[PromiseId, ...], unless: tuple[str, ...]) -> None:
-        """What was submitted since the last append needs these answers, and that nobody has forbidden it."""
+    def need(self, uses: tuple[PromiseId, ...], unless: tuple[str, ...], *, on_trial: bool = False) -> None:
+        """What was submitted since the last append needs these answers, and that nobody has forbidden it. If it is
+        refused for that, and was on trial, it is withdrawn."""
         self._uses += uses
         self._unless += unless
+        self._on_trial = self._on_trial or on_trial
         self._touch()
 
     def part(self) -> None:
@@ -221,7 +236,7 @@ class OwnedStream:
         if self.error or not (self._dirty or lease == "release"):
             return
         self._n += 1
-        records = tuple(self._records)
+        records, on_trial = tuple(self._records), self._on_trial
         plan = Plan(
             stream=self.stream,
             worker=self.worker,
@@ -244,6 +259,14 @@ class OwnedStream:
             unless=self._unless,
         )
         self._reset()
+        if self._held is None:
+            self._send(plan, records, on_trial=on_trial)
+        else:
+            self._drafts.append((plan, records, on_trial))
+
+    def _send(self, plan: Plan, records: tuple[Record, ...], *, on_trial: bool) -> None:
+        if on_trial:
+            self._held = plan
         self._in_flight.append(records)
         self._ahead += len(records)
         try:
@@ -265,7 +288,10 @@ class OwnedStream:
             return
         problem = future.exception()
         if problem is not None:
-            self._refuse(problem)
+            if plan is self._held and not self.error and _has_no_leave(problem, plan):
+                self._judging = asyncio.ensure_future(self._withdraw(plan, problem))
+            else:
+                self._refuse(problem)
             return
         if self.error:
             return
@@ -280,8 +306,40 @@ class OwnedStream:
         if plan.sends:
             told = zip(plan.sends, receipt.sent, strict=True)
             self._stir({new.stream for new, sent in told if sent.verdict == "accepted"})
+        if plan is self._held:
+            self._go_on()
         while self._waiting and self._waiting[0][0] <= plan.n:
             _wake(self._waiting.popleft()[1])
+
+    async def _withdraw(self, plan: Plan, problem: Error) -> None:
+        """It was judged, and has no leave: nothing of it was written, nothing was handed over behind it. Whoever
+        forbade it has written so: that is learned first."""
+        try:
+            rows = await self.store.read(self.stream, after=self.known_seq)
+        except Error as failure:
+            self._refuse(failure)
+            return
+        if rows:
+            self.listener.admitted(rows)
+            self.known_seq = rows[-1].seq
+        records = self._in_flight.pop()
+        self._ahead -= len(records)
+        self._n -= 1
+        self._timers = (*plan.timers, *self._timers)
+        self._waiting = deque((n - 1 if n >= plan.n else n, waiter) for n, waiter in self._waiting)
+        self.listener.withdrawn(records, problem)
+        self._go_on()
+        while self._waiting and self._waiting[0][0] < plan.n:
+            _wake(self._waiting.popleft()[1])
+
+    def _go_on(self) -> None:
+        """What was on trial is judged: hand over what had to wait for that."""
+        self._held = None
+        while self._drafts and self._held is None and not self.error:
+            plan, records, on_trial = self._drafts.popleft()
+            n = self._n - len(self._drafts)
+            plan = replace(plan, n=n, known_seq=self.known_seq, ahead=self._ahead)
+            self._send(plan, records, on_trial=on_trial)
 
     def _refuse(self, problem: BaseException) -> None:
         if self.error is None:
@@ -330,11 +388,20 @@ class OwnedStream:
     @property
     def settled(self) -> bool:
         """Whether everything submitted is durable."""
-        return not self._in_flight and not self._dirty
+        return not (self._in_flight or self._drafts or self._dirty)
 
     def undurable(self) -> tuple[Record, ...]:
         """The facts that the store has not confirmed."""
-        return (*(record for records in self._in_flight for record in records), *self._records)
+        waiting = (records for _, records, _ in self._drafts)
+        return (*(record for records in (*self._in_flight, *waiting) for record in records), *self._records)
+
+
+def _has_no_leave(problem: BaseException, plan: Plan) -> TypeGuard[Error]:
+    """Whether a plan was refused because somebody's leave is not there, and not for anything else."""
+    if not isinstance(problem, Error):
+        return False
+    forbidden = problem.code is Code.GATE_CLOSED and problem.details.get("key") in plan.unless
+    return forbidden or problem.code is Code.APPROVAL_STALE
 
 
 def rows_of(plan: Plan, receipt: Receipt) -> tuple[Row, ...]:

@@ -106,6 +106,9 @@ class ProcessResident:
         if isinstance(fact, ProcessEvent):
             self._came[event_key(fact.event, fact.replay)] = fact
 
+    def withdrawn(self, records: tuple[Record, ...], error: Error) -> None:
+        """Nothing here is on trial."""
+
     def refused(self, error: Error) -> None:
         """The store refused an append."""
         if self.driver:

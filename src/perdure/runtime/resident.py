@@ -185,6 +185,11 @@ class Resident:
         if self.driver:
             self.driver.refused(error)
 
+    def withdrawn(self, records: tuple[Record, ...], error: Error) -> None:
+        """What needed somebody's leave was not written, and everything else goes on."""
+        if self.driver:
+            self.driver.withdrawn(records, error)
+
     def _fold(self, seq: Seq, record: Record) -> None:
         self.state = fold(self.state, seq, record)
         self._transcript.add(seq, record)

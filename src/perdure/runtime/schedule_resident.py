@@ -89,6 +89,9 @@ class ScheduleResident:
         if row.seq > self.state.seq:
             self.state = fold(self.state, row)
 
+    def withdrawn(self, records: tuple[Record, ...], error: Error) -> None:
+        """Nothing here is on trial."""
+
     def refused(self, error: Error) -> None:
         """The store refused an append: whoever serves it next folds the log."""
 

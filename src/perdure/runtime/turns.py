@@ -31,7 +31,7 @@ from perdure.runtime.preparing import Preparations, Ready, UnderWay, identity
 from perdure.runtime.runners import Runner, Runners, Surroundings
 from perdure.runtime.waits import Waits
 from perdure.tools.body import Parked
-from perdure.turn.machine import advance, owed, recovery, settlement, stopped, unanswered
+from perdure.turn.machine import advance, owed, recovery, refolded, settlement, stopped, unanswered
 from perdure.turn.state import (
     AskModel,
     AwaitApproval,
@@ -123,6 +123,7 @@ class TurnDriver:
         )
         self._consents = Consents(self._runners.prepare_context, self.durable, self._news.set)
         self._withdrawals: set[asyncio.Task[object]] = set()
+        self._leaves: dict[PromiseId, tuple[RunCall, Decision]] = {}
         self._permits = TurnPermits(around.permits, owned.stream, self._news.set)
         self._patience = Patience(self._waits, around.lounge, around.clock, around.opened_at)
         self._hurried = False
@@ -196,6 +197,30 @@ class TurnDriver:
         """The store refused an append: everything begun on top of it must end."""
         self.refusal = error
         self._news.set()
+
+    def withdrawn(self, records: tuple[Record, ...], problem: Error) -> None:
+        """Calls that somebody had allowed do not begin: that was revoked, cancelled or had expired when the store
+        judged it. Their records were not written, nor what shared their append; the turn stands where it stood."""
+        gone = {id(record) for record in records}
+        self.records[:] = [record for record in self.records if id(record) not in gone]
+        self.turn = replace(refolded(self.turn, self.records), cancel=self.turn.cancel)
+        for record in records:
+            self._controller.journal.unfold(record)
+            flight = self.flights.pop(record.id, None) if isinstance(record, EffectStarted) else None
+            if flight is not None:
+                flight.shut()
+                flight.stop()
+        leave = self._leaves.get(PromiseId(str(problem.details.get("promise"))))
+        if problem.code is Code.APPROVAL_STALE and leave is not None and not (self.turn.cancel or self.turn.ended):
+            self._lapse(*leave)
+        self._news.set()
+
+    def _lapse(self, item: RunCall, decision: Decision) -> None:
+        """By the store's clock it is too late for this call, whatever ours says. If the decision was not recorded
+        before, whoever waits for it finds out."""
+        for ref, call in unanswered(self.turn):
+            if ref == item.ref and call.decision is not None:
+                self._controller.record(settlement(ref, call.request, refused(lapsed(decision))))
 
     # --- the loop
 
@@ -504,7 +529,8 @@ class TurnDriver:
             if not isinstance(leave, Leave):
                 self._controller.record(settlement(item.ref, item.call, leave))
                 return True
-            self._owned.need(leave.uses, leave.unless)
+            self._owned.need(leave.uses, leave.unless, on_trial=True)
+            self._leaves.update(dict.fromkeys(leave.uses, (item, item.decision)))
         return self._start(item, described, care, self._runners.tool(item, ready))
 
     def _left_to_client(self, item: RunCall, ready: Ready) -> EffectSettled:

@@ -9,6 +9,8 @@ order, whatever the order of their arrival.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from msgspec.structs import replace
 
 from perdure.codec import Json
@@ -31,6 +33,7 @@ from perdure.turn.state import (
     RunCall,
     Turn,
     Wait,
+    opened,
 )
 from perdure.vocab.approvals import approved, did_not_happen, happened, refused
 from perdure.vocab.effects import AwaitEvent
@@ -76,6 +79,7 @@ from perdure.vocab.records import (
     TitleSet,
     ToolMembershipChanged,
     TurnEnded,
+    TurnOpened,
 )
 from perdure.vocab.refs import EffectRef, is_part
 from perdure.vocab.tools import RetryPolicy
@@ -181,6 +185,17 @@ def advance(turn: Turn, record: Record) -> Turn:
             return _on_settled(turn, EffectRef.parse(effect), record)
         case phase, _:
             raise _unexpected(turn, record, type(phase).__name__)
+
+
+def refolded(turn: Turn, records: Sequence[Record]) -> Turn:
+    """The same turn, from its records alone: those from its beginning on."""
+    begun = False
+    for record in records:
+        if begun:
+            turn = advance(turn, record)
+        elif isinstance(record, TurnOpened) and record.turn == turn.id:
+            turn, begun = opened(record, turn.composition), True
+    return turn
 
 
 def _on_part(turn: Turn, record: EffectStarted | EffectSettled) -> Turn:
