@@ -1027,6 +1027,14 @@ MUTANTS = [
         f"{LEAVE} -k 'stores_clock and memory'",
     ),
     Mutant(
+        "what is answered while a wait looks first is noticed when it parks",
+        "runtime/waits.py",
+        "            if key and (known := await self._look_first(owner, key)):\n                return known\n",
+        "            self._open.pop(wait)\n            if key and (known := await self._look_first(owner, key)):\n"
+        "                return known\n            self._open[wait] = None\n",
+        f"{WHILE_PARKING} -k 'first_look and sqlite'",
+    ),
+    Mutant(
         "the kit's children are not killed",
         "testing/crash.py",
         "        if kill_at and boundary.is_at(kill_at):\n            die()",

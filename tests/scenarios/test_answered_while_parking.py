@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, TypeAlias, cast
 
 import pytest
 
-from perdure import Agent, Runtime, Session, ToolContext, tool
+from perdure import Agent, Runtime, Session, ToolContext, Tuning, tool
 from perdure.codec import Json
 from perdure.commit.plan import Plan, Receipt
+from perdure.ids import PromiseId
 from perdure.models.scripted import ScriptedModel, call, say
 from perdure.store.protocol import Store, StreamInfo
 from perdure.tools.client_side import ask_user, client_tool
 from perdure.tools.toolbox import ToolSource
 from perdure.vocab.outcomes import PendingCompletion
-from perdure.vocab.promises import Ok
+from perdure.vocab.promises import Ok, PromiseState
 from tests.scenarios.conftest import NewStore
 from tests.scenarios.test_bodies import HURRIED, outputs
 
@@ -107,6 +109,42 @@ def approval() -> tuple[ToolSource, Answer]:
         await session.runtime.approvals.approve(asked.id, by="ann")
 
     return wait, approve
+
+
+class AnsweredWhileLooking:
+    """A store in which somebody answers exactly between an owner's first look and its waiting: what it is told is old.
+
+    Nobody else looks later: the owner is told of the answer while it looks, and never again.
+    """
+
+    def __init__(self, store: Store, answer: Callable[[], Awaitable[object]]) -> None:
+        self._store = store
+        self._answer: Callable[[], Awaitable[object]] | None = answer
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(self._store, name)
+
+    async def peek(self, promise: PromiseId) -> PromiseState | None:
+        known = await self._store.peek(promise)
+        waits = sys._getframe(1).f_code.co_name == "_known"  # pyright: ignore[reportPrivateUsage] - whoever waits
+        if waits and self._answer is not None and known is None:
+            answer, self._answer = self._answer, None
+            await answer()
+        return known
+
+
+async def test_an_answer_between_the_first_look_and_waiting_is_not_left_until_parking(new_store: NewStore) -> None:
+    source, answer = event()
+    runtimes: list[Runtime] = []
+    store = AnsweredWhileLooking(new_store(), lambda: answer(runtimes[0].existing("s")))
+    agent = Agent("a", model=ScriptedModel(call("wait"), say("ok")), tools=[source])
+    async with Runtime(cast(Store, store), agents=[agent], tuning=Tuning(patience_s=600)) as rt:
+        runtimes.append(rt)
+        session = await rt.session("s", agent="a")
+        assert (await (await session.send("go")).result(20)).status == "finished"
+        assert outputs(await session.history()) == ["yes"]
 
 
 @pytest.mark.parametrize("kind", [completion_key, event, client_call, question, approval])

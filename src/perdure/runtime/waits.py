@@ -120,20 +120,18 @@ class Waits:
 
     async def until(self, owner: EffectId, key: AwaitEventKey | None, due_at: int | None) -> Resolution | None:
         """Wait here. None if it is time, and there is no answer."""
-        if key and (known := await self._look_first(owner, key)):
-            return known
-        if due_at is None or due_at > self._clock.wall_ms():
-            wait = Wait(owner, key, due_at)
-            self._open[wait] = None
-            self.touch(owner)
-            try:
-                if key and isinstance(key.wait, TurnTerminal) and (known := await self._known(key)):
-                    return known  # it was told between looking and waiting
+        wait = Wait(owner, key, due_at)
+        self._open[wait] = None  # before looking: what is answered meanwhile is told to those who are here
+        try:
+            if key and (known := await self._look_first(owner, key)):
+                return known
+            if wait.answered.done() or due_at is None or due_at > self._clock.wall_ms():
+                self.touch(owner)
                 if await self._answered_in_time(wait):
                     return wait.answered.result()
-            finally:
-                self._open.pop(wait, None)
-                self.touch(owner)
+        finally:
+            self._open.pop(wait, None)
+            self.touch(owner)
         return None
 
     async def give_up(self, key: AwaitEventKey, silence: Json = None) -> Resolution:
