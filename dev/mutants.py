@@ -61,6 +61,7 @@ SECRETS = "tests/scenarios/test_secrets.py"
 LEAVE = "tests/scenarios/test_leave_in_the_last_moment.py"
 FILES = "tests/scenarios/test_files.py"
 BACKGROUND = "tests/scenarios/test_background.py"
+COMMANDS = "tests/scenarios/test_commands.py"
 FILE_LAWS = "tests/conformance/test_files.py"
 PROCESSES = "tests/scenarios/test_processes.py"
 
@@ -151,7 +152,7 @@ MUTANTS = [
     Mutant(
         "what is run here may be ended from outside",
         "runtime/process_handle.py",
-        'if registration.recovery != "externally_owned":',
+        'if registration.recovery != "externally_owned" or command_of(registration) is not None:',
         "if False:",
         f"{PROCESSES} -k 'cannot_be_ended and memory'",
     ),
@@ -1397,6 +1398,62 @@ MUTANTS = [
         "if await self.store.stream(stream) is None and (seeds := await self.seeds(session_id)):",
         "if seeds := await self.seeds(session_id):",
         f"{FILES} -k 'seeded_once and memory'",
+    ),
+    Mutant(
+        "commands: one begins before that is written",
+        "services/command_supervisor.py",
+        'if os.read(may_begin, 1) == b"1":',
+        "if True:",
+        "tests/unit/services/test_os_commands.py -k 'cannot_be_written'",
+    ),
+    Mutant(
+        "commands: a supervisor that comes too late begins it",
+        "services/command_supervisor.py",
+        '"by": "supervisor"}, once=True)',
+        '"by": "supervisor"})',
+        f"{COMMANDS} -k 'too_late and memory'",
+    ),
+    Mutant(
+        "commands: it is spawned before it is said",
+        "runtime/commands.py",
+        "        await self._note(spawning(new))\n",
+        "        folder.wait(folder.spawn())\n        await self._note(spawning(new))\n",
+        "tests/crash/test_commands.py -k 'runs_once and sqlite and spawning'",
+    ),
+    Mutant(
+        "commands: a process that has its number is taken for it",
+        "services/os_commands.py",
+        "supervisor.start_of(pid) == start",
+        "supervisor.start_of(pid) > 0",
+        f"{COMMANDS} -k 'its_number and memory'",
+    ),
+    Mutant(
+        "commands: what nobody saw the end of is run again",
+        "services/os_commands.py",
+        'return Gone("it is not there any more, and nobody saw how it ended")',
+        "return NotBegun()",
+        f"{COMMANDS} -k 'nobody_saw and memory'",
+    ),
+    Mutant(
+        "commands: what was printed is taken twice",
+        "runtime/commands.py",
+        "self._state.taken.get(stream, 0), self._state.command.keep_bytes",
+        "0, self._state.command.keep_bytes",
+        f"{COMMANDS} -k 'another_worker_goes_on and memory'",
+    ),
+    Mutant(
+        "commands: a signal that was only said is not sent",
+        "processes/commands.py",
+        "if asked is None or asked.by != worker:",
+        "if asked is None:",
+        "tests/crash/test_commands.py -k 'carried_out and sqlite'",
+    ),
+    Mutant(
+        "commands: another machine adopts it",
+        "runtime/commands.py",
+        'return (f"{DEFINITION}{self.host}",)',
+        'return (f"{DEFINITION}here", f"{DEFINITION}there")',
+        f"{COMMANDS} -k 'another_machine and memory'",
     ),
     Mutant(
         "background: what may run once is begun again",

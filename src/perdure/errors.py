@@ -131,6 +131,9 @@ class Code(StrEnum):
     PROCESS_HANDLE_INVALID = "process_handle_invalid"
     PROCESS_NOT_VISIBLE = "process_not_visible"
     PROCESS_NOT_ENDED = "process_not_ended"
+    COMMAND_INVALID = "command_invalid"
+    COMMAND_UNKNOWN = "command_unknown"
+    COMMAND_FOLDER_UNKNOWN = "command_folder_unknown"
 
     # the effect seam
     REPLAY_MISMATCH = "replay_mismatch"
@@ -282,6 +285,9 @@ TRAITS: Mapping[Code, Trait] = {
     Code.PROCESS_HANDLE_INVALID: _BAD,
     Code.PROCESS_NOT_VISIBLE: _MISSING,
     Code.PROCESS_NOT_ENDED: _CONFLICT,
+    Code.COMMAND_INVALID: _BAD,
+    Code.COMMAND_UNKNOWN: _BAD,
+    Code.COMMAND_FOLDER_UNKNOWN: _BAD,
     Code.REPLAY_MISMATCH: _CONFLICT,
     Code.RUNTIME_EFFECT_INVOCATION_SUBJECT: _BROKEN,
     Code.RUNTIME_EFFECT_INVOCATION_KIND: _BROKEN,

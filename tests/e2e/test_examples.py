@@ -93,6 +93,12 @@ PROMISED = {
         "3  Found it. finished",
         "4  completed",
     ),
+    "20_command.py": (
+        "1  compiling",
+        "2  0 ['compiling', 'linked']",
+        "3  spawned 1 time",
+        "4  ProcessWasCancelled",
+    ),
 }
 
 

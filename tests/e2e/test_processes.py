@@ -49,3 +49,39 @@ def test_a_process_is_listed_shown_followed_and_spoken_to(folder: Path) -> None:
         assert word in logged.out
     assert perdure("processes", "list", "--all", "-q", *db, cwd=folder).out == "w 1\n"
     assert perdure("processes", "show", "nobody", *db, cwd=folder).code != 0
+
+
+def test_a_command_is_listed_shown_and_read_like_any_process(tmp_path: Path) -> None:
+    async def start() -> None:
+        async with Runtime(f"sqlite:///{tmp_path / 's.db'}", tuning=Tuning(host="here")) as rt:
+            await (await rt.command(["/bin/sh", "-c", "echo one; echo two >&2; exit 3"], id="build")).wait(30)
+            await rt.command(["/bin/sh", "-c", "exec sleep 600"], id="sleeps")
+            while not await _pid(rt):  # noqa: ASYNC110 - it is another task that gets there
+                await asyncio.sleep(0.01)
+
+    async def _pid(rt: Runtime) -> bool:
+        return any(b"command.spawned" in row.data for row in await rt.process("sleeps").rows())
+
+    asyncio.run(start())
+    db = ("--db", "s.db")
+    listed = perdure("ps", *db, cwd=tmp_path)
+    assert "$ /bin/sh -c exec sleep 600" in listed.out, listed.err
+    assert "its end, on here" in listed.out
+    assert "build" not in listed.out
+    [shown] = perdure("processes", "show", "build", *db, "--json", cwd=tmp_path).objects
+    assert (shown["status"], shown["host"], shown["attempts"], shown["cut"]) == ("failed", "here", 1, [])
+    assert shown["exit"] == {"attempt": 1, "exit_code": 3}
+    assert shown["printed_bytes"] == {"stdout": 4, "stderr": 4}
+    logged = perdure("processes", "logs", "build", "-f", *db, cwd=tmp_path)
+    assert logged.code == 0, logged.err
+    for text in ("command.spawning", "command.spawned", "stdout: one", "stderr: two", "process.failed: command_failed"):
+        assert text in logged.out
+    assert perdure("processes", "cancel", "sleeps", *db, cwd=tmp_path).code == 0
+
+    async def finish() -> None:
+        async with Runtime(f"sqlite:///{tmp_path / 's.db'}", tuning=Tuning(host="here")) as rt:
+            await rt.process("sleeps").wait(30)
+
+    asyncio.run(finish())
+    [shown] = perdure("processes", "show", "sleeps", *db, "--json", cwd=tmp_path).objects
+    assert shown["status"] == "cancelled"

@@ -47,8 +47,9 @@ class Rest:
 Owed: TypeAlias = Run | End | Rest
 
 
-def owed(record: ProcessRecord, worker: WorkerId, *, stuck_for: int = 0) -> Owed:
-    """What whoever holds the process has to do now. `stuck_for` workers in a row got it no further, if any."""
+def owed(record: ProcessRecord, worker: WorkerId, *, stuck_for: int = 0, watched: bool = False) -> Owed:
+    """What whoever holds the process has to do now. `stuck_for` workers in a row got it no further, if any. What is
+    done outside may be `watched` from here: then it is run as long as it is not over, whoever dies of it."""
     if record.output is not None:
         return Rest("it has ended")
     if record.abandon is not None:
@@ -56,7 +57,10 @@ def owed(record: ProcessRecord, worker: WorkerId, *, stuck_for: int = 0) -> Owed
         return End(ending(record, ProcessWasAbandoned(by=by, reason=reason), authority="reconciled_abandon"))
     registration = record.known
     if registration.recovery == "externally_owned":
-        return Rest("it is done outside")
+        if not watched:
+            return Rest("it is done outside")
+        unseen = record.first_worker is None
+        return End(cancelled(record)) if unseen and record.cancel is not None else Run(first=unseen)
     if record.first_worker is None:
         if record.cancel is not None:
             return End(cancelled(record))

@@ -164,6 +164,7 @@ class BackgroundCode:
             tool_registry=self.agent.toolbox.registry,
             file_store=self.host.files.of(ctx.tenant),
             veil=Veil(self.host.revealed, session_stream(ctx.tenant, task.session_id)),
+            commands=self.host.commands if ctx.tenant == self.host.tenant else None,
         )
         return ToolContext(
             session_id=task.session_id,

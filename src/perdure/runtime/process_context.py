@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from os import PathLike
 from typing import TYPE_CHECKING, Literal, Protocol, TypeVar, overload
 
 import msgspec
@@ -13,12 +14,13 @@ from perdure.codec import Json, decode, encode, to_json
 from perdure.effects import keys
 from perdure.effects.promises import ProcessScope
 from perdure.errors import Code, Error
-from perdure.ids import CallId, Tenant, join
+from perdure.ids import CallId, Tenant, check_id, join
 from perdure.processes.events import signal_type
 from perdure.processes.record import ProcessRecord
 from perdure.processes.registration import check_process_id
 from perdure.runtime.process_handle import ProcessHandle, value_of
 from perdure.runtime.starting import python_process, register
+from perdure.services.commands import GRACE_S, KEEP_BYTES, checked
 from perdure.tools.body import Body, EventFailed, EventTimedOut
 from perdure.tools.context import NOT_GIVEN, CancelToken
 from perdure.tools.durable import DurableOps, Duration
@@ -138,6 +140,47 @@ class ProcessContext(DurableOps):
             return ProcessStarted(record=(await register(self.runtime, asked, env=env)).json)
 
         await body.command("start", child, command, register_child)
+        return ProcessHandle(self.runtime, child)
+
+    async def command(  # noqa: PLR0913 - its options, each one word
+        self,
+        argv: str | Sequence[str],
+        *,
+        name: str | None = None,
+        shell: bool = False,
+        cwd: str | PathLike[str] | None = None,
+        env: Mapping[str, str] | None = None,
+        label: str = "",
+        grace: Duration = GRACE_S,
+        keep_bytes: int = KEEP_BYTES,
+    ) -> ProcessHandle:
+        """Run a command of the operating system: once, however often the function is entered, on the machine where it
+        was first asked for. `ctx.wait(handle)` waits for its end. Without a `name`, commands are numbered.
+
+        Raises:
+            Error: `process_conflict`, and what `rt.command` refuses.
+        """
+        body = self.durable_effects()
+        part = str(body.count("command")) if name is None else check_id(name, what="the name of the command")
+        child, mine = f"{self.process_id}/command:{part}", self.look().known
+        grace_ms, origin = duration_ms(grace, what="the grace"), mine.provenance.originator
+        given: Json = {"argv": argv, "shell": shell, "cwd": None if cwd is None else str(cwd), "env": env}
+        given = to_json(given, where="the command")
+        command = StartProcess(process_id=child, registration=given)
+
+        async def start_it() -> ProcessStarted:
+            host = self.runtime.commands.host
+            asked = checked(argv, host=host, shell=shell, cwd=cwd, env=env, grace_ms=grace_ms, keep_bytes=keep_bytes)
+            came_from = Provenance(
+                originator=origin, parent=self.process_id, caused_by=ProcessCause(process_id=self.process_id)
+            )  # fmt: skip
+            session = "" if origin is None else origin.session_id
+            started = await self.runtime.commands.start(
+                asked, id=child, label=label, session=session, provenance=came_from
+            )  # fmt: skip
+            return ProcessStarted(record=started.json)
+
+        await body.command("start", child, command, start_it)
         return ProcessHandle(self.runtime, child)
 
     async def wait(self, process: ProcessHandle | str, *, timeout: Duration | None = None) -> Json:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, cast, overload, runtime_checkable
 
@@ -20,7 +20,10 @@ if TYPE_CHECKING:
     from perdure.ids import Tenant
     from perdure.inbox.admit import Delivery
     from perdure.processes.record import ProcessRecord
+    from perdure.runtime.owned import OwnedStream
     from perdure.runtime.process_context import ProcessContext
+    from perdure.runtime.shared import Shared
+    from perdure.vocab.records import Record
 
 ENGINE = "python"
 ANY_SIGNAL = EventType(name=f"{SIGNAL}*")
@@ -53,6 +56,61 @@ class SaysFarewell(Protocol):
 
     def farewell(self, record: ProcessRecord, output: ProcessOutput, tenant: Tenant, now: int) -> tuple[Delivery, ...]:
         """What is sent in the transaction of the end. Called again, it says the same under the same source key."""
+        ...
+
+
+class Driver(Protocol):
+    """What drives one process that a worker has in hand."""
+
+    record: ProcessRecord
+
+    async def run(self) -> bool:
+        """Drive it to its end, and return once that is durable; False once it is durably parked."""
+        ...
+
+    async def look(self) -> None:
+        """Something that it waits for may have been answered."""
+        ...
+
+    async def drain(self) -> None:
+        """Hand it over."""
+        ...
+
+    def learn(self, fact: Record, record: ProcessRecord) -> None:
+        """Somebody wrote something into its log; `record` has it in."""
+        ...
+
+    def hear(self) -> None:
+        """A session that it may wait for has told its end."""
+        ...
+
+    def refused(self, error: Error) -> None:
+        """The store refused an append."""
+        ...
+
+    def forbid_starts(self) -> None:
+        """The worker stops."""
+        ...
+
+    def abandon(self) -> None:
+        """Stop what runs, and record nothing more."""
+        ...
+
+
+@runtime_checkable
+class WatchesOutside(Protocol):
+    """Code whose processes are done outside, and watched from here."""
+
+    def watcher(
+        self,
+        record: ProcessRecord,
+        facts: Sequence[Record],
+        tenant: Tenant,
+        owned: OwnedStream,
+        shared: Shared,
+        stopping: Callable[[], bool],
+    ) -> Driver:
+        """What watches one of them."""
         ...
 
 

@@ -20,7 +20,9 @@ from perdure.inbox.admit import Admitted, Conflict, Delivery
 from perdure.inbox.items import Wake
 from perdure.observe.events import Cursor, Event
 from perdure.observe.follow import follow
+from perdure.processes.commands import OUTPUT, command_of
 from perdure.processes.events import CANCEL_REQUESTED, COMPLETED, check_same, check_sayable, signal_type
+from perdure.processes.machine import ending
 from perdure.processes.record import ProcessRecord, fold_all
 from perdure.processes.registration import stream_of, unknown
 from perdure.runtime import answers
@@ -143,6 +145,16 @@ class ProcessHandle:
         """
         return value_of(self.id, await self.wait(timeout))
 
+    async def output(self, stream: str = "stdout") -> str:
+        """What a command has printed so far, as far as it is in its log.
+
+        Raises:
+            Error: `process_unknown`.
+        """
+        events = (row.record for row in await self.rows() if row.kind == "process_event")
+        said = (one.payload for one in events if isinstance(one, ProcessEvent) and one.event == OUTPUT)
+        return "".join(piece["text"] for piece in said if piece["stream"] == stream)
+
     # --- saying something to it
 
     async def signal(self, name: str, payload: Json = None, *, id: str | None = None) -> None:
@@ -220,10 +232,10 @@ class ProcessHandle:
             Error: `process_not_external`, `process_already_terminal`, `process_unknown`, and what `append` refuses.
         """
         registration = await self._registration()
-        if registration.recovery != "externally_owned":
+        if registration.recovery != "externally_owned" or command_of(registration) is not None:
             raise Error(
                 Code.PROCESS_NOT_EXTERNAL,
-                f"the process {self.id} is run here, so nobody outside can say how it ended",
+                f"the process {self.id} is run or watched here, so nobody outside can say how it ended",
                 process=self.id,
             )
         payload = to_json(value, where="the value")
@@ -248,6 +260,9 @@ class ProcessHandle:
             raise Error(Code.PROCESS_ALREADY_TERMINAL, f"the process has ended ({record.ended_as})", process=self.id)
         now = self.runtime.clock.wall_ms()
         asked = AbandonRequested(by=check_text(by, where="the name"), reason=check_text(reason, where="the reason"))
+        if command_of(record.known) is not None:  # the only machine whose workers would end it may be gone
+            output = ProcessWasAbandoned(reason=asked.reason, by=asked.by)
+            return await self._admit(ending(record, output, authority="reconciled_abandon"))
         wake = Delivery(self.stream, ABANDON, ABANDON, Wake(reason=ABANDON), now)
         done = await self.runtime.store.intervene(
             Intervention(self.stream, delivery=wake, notes=(Entry.of(asked, at=now),))

@@ -20,7 +20,7 @@ from perdure.processes.record import CODE, ProcessRecord, advance, fold
 from perdure.runtime.orphans import Orphans
 from perdure.runtime.owned import OwnedStream, rows_of
 from perdure.runtime.process_driver import ProcessDriver, code_for, farewell, wake_for
-from perdure.runtime.process_function import SaysFarewell
+from perdure.runtime.process_function import Driver, SaysFarewell, WatchesOutside
 from perdure.runtime.resident import Offer
 from perdure.runtime.sealing import MAX_TAKEOVERS
 from perdure.runtime.shared import Shared
@@ -43,7 +43,7 @@ class ProcessResident:
     def __init__(self, shared: Shared, claim: Claim) -> None:
         self.stream: StreamId = claim.stream
         self.record = ProcessRecord()
-        self.driver: ProcessDriver | None = None
+        self.driver: Driver | None = None
         self.stopping = False
         self.parked = False
         self.offered: Offer | None = None
@@ -137,7 +137,8 @@ class ProcessResident:
         return self.record.output is None and isinstance(self._owed(), Run | End)
 
     def _owed(self) -> Run | End | Rest:
-        return owed(self.record, self._shared.worker, stuck_for=self._stuck_for)
+        watched = isinstance(self._shared.processes.get(self.record.known.definition), WatchesOutside)
+        return owed(self.record, self._shared.worker, stuck_for=self._stuck_for, watched=watched)
 
     async def serve(self, *, once: bool = False) -> None:
         """Drive the process until it ends, parks, or there is nothing to do for it.
@@ -243,11 +244,17 @@ class ProcessResident:
             if self.record.known.recovery == "owner_bound":
                 await self._owned.durable()
         self._owned.active = True
-        self.driver = ProcessDriver(self.record, self._facts, self._tenant, self._owned, self._shared)
+        self.driver = self._driver()
         ended = await self.driver.run()
         self.driver = None
         if ended:
             await self._rest(ended=True)
+
+    def _driver(self) -> Driver:
+        code, given = code_for(self._shared, self.record), (self.record, self._facts, self._tenant, self._owned)
+        if isinstance(code, WatchesOutside):
+            return code.watcher(*given, self._shared, lambda: self.stopping)
+        return ProcessDriver(*given, self._shared)
 
     # --- in the hands of a worker
 

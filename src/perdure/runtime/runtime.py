@@ -9,6 +9,7 @@ from collections.abc import Collection, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from datetime import datetime
+from pathlib import Path
 from typing import Self, TypeVar
 
 from perdure.clock import Clock
@@ -24,6 +25,7 @@ from perdure.runtime.approvals import Approvals
 from perdure.runtime.archive import history, imported
 from perdure.runtime.background import BackgroundCode, Running
 from perdure.runtime.clock import SystemClock, short_id
+from perdure.runtime.commands import CommandCode, RuntimeCommands, folder_beside, start_command
 from perdure.runtime.editing import checked_tag
 from perdure.runtime.files import Files, FilesGiven
 from perdure.runtime.lounge import Lounge
@@ -38,12 +40,15 @@ from perdure.runtime.stores import store_for
 from perdure.runtime.tasks import StoredTasks
 from perdure.runtime.work import Work, check_place
 from perdure.runtime.worker import Worker
+from perdure.services.commands import GRACE_S, KEEP_BYTES
 from perdure.services.files.shapes import InitialFile
 from perdure.services.files.stored import Seeds
+from perdure.services.os_commands import host_id
 from perdure.services.spawns import SpawnLimits
 from perdure.store.encoded import Codec, encoded
 from perdure.store.protocol import Claim, Resolved, Store, StreamInfo
 from perdure.tools.context import NOT_GIVEN
+from perdure.tools.durations import duration_ms
 from perdure.tools.execute import ToolThreads
 from perdure.vocab.promises import AwaitEventKey, Err, Resolution
 from perdure.vocab.schedules import CatchUp, Overlap, SayToSession, Schedule
@@ -66,7 +71,9 @@ class Tuning:
 
     A worker that does not renew its lease for `lease_s` may be taken over. `drain_s` is how long a closing runtime
     lets running turns finish before it hands them over. A turn that only waits stays in memory for `patience_s`, and
-    no more than `max_waiting` of them do. `subagents` bounds how deep and how many agents start each other.
+    no more than `max_waiting` of them do. `subagents` bounds how deep and how many agents start each other. `host`
+    names this machine: commands are spawned and watched only where they were registered; `commands_in` is the folder in
+    which they leave what they print, instead of one beside the store.
     """
 
     clock: Clock = field(default_factory=SystemClock)
@@ -75,6 +82,8 @@ class Tuning:
     patience_s: float = 30.0
     max_waiting: int = 128
     subagents: SpawnLimits = field(default_factory=SpawnLimits)
+    host: str = field(default_factory=host_id)
+    commands_in: Path | None = None
 
     def __post_init__(self) -> None:
         if not self.patience_s >= 0 or self.max_waiting < 0:
@@ -132,8 +141,11 @@ class Runtime:
         self._processes = tuple(processes)
         self.background = Running()
         runs = (BackgroundCode(self, agent, self.background) for agent in self.agents.values())
-        self.definitions = by_definition((*self._processes, *runs))
+        root = tuning.commands_in or folder_beside(bare)
+        self.command_code = CommandCode(self, root.absolute(), check_id(tuning.host, what="the host"))
+        self.definitions = by_definition((*self._processes, *runs, self.command_code))
         self.tasks = StoredTasks(self)
+        self.commands = RuntimeCommands(self)
         self.hub = Hub()
         self.results = Results()
         self.secrets = Secrets(self.store)
@@ -265,6 +277,7 @@ class Runtime:
         async with AsyncExitStack() as ending:  # every step happens, whatever becomes of the others; last first
             ending.push_async_callback(self.store.close)
             ending.callback(self._threads.close)
+            ending.callback(self.command_code.close)
             if self.worker:
                 ending.push_async_callback(self._retire)
             ending.push_async_callback(self._stop_tasks)
@@ -441,6 +454,46 @@ class Runtime:
         """A process that is expected to exist; the first use finds out."""
         self.check_usable()
         return ProcessHandle(self, check_process_id(id))
+
+    async def command(  # noqa: PLR0913 - its options, each one word
+        self,
+        argv: str | Sequence[str],
+        *,
+        id: str | None = None,
+        shell: bool = False,
+        cwd: str | os.PathLike[str] | None = None,
+        env: Mapping[str, str] | None = None,
+        session: str | None = None,
+        tell: bool = False,
+        label: str = "",
+        grace: float | str = GRACE_S,
+        keep_bytes: int = KEEP_BYTES,
+    ) -> ProcessHandle:
+        """Run a command of the operating system, detached: `rt.command(["make", "test"], id="test-1")`. Durable when
+        this returns; a worker on this machine spawns it, once, and it goes on when that worker dies.
+
+        A list is executed as it is; a text only with `shell=True`. The same command again under the same id is the same
+        one. It belongs to `session`, and with `tell` its end is said there. When its end is asked for it has `grace` to
+        come to it by itself. Of each output the first `keep_bytes` are kept in its log.
+
+        Raises:
+            Error: `command_invalid`, `command_unknown`, `command_folder_unknown`, `input_too_large`,
+                `process_conflict`, `invalid_id`, `invalid_argument`.
+        """
+        self.check_usable()
+        return await start_command(
+            self,
+            argv,
+            id=id,
+            shell=shell,
+            cwd=cwd,
+            env=env,
+            session=session,
+            tell=tell,
+            label=label,
+            grace_ms=duration_ms(grace, what="the grace"),
+            keep_bytes=keep_bytes,
+        )
 
     # --- schedules
 

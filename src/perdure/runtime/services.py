@@ -48,6 +48,7 @@ def services_of(
         file_store=shared.files.of(stream_names(stream)[0]),
         schedule_store=shared.host.session_schedules(),
         session_task_registry=shared.host.tasks if stream_names(stream)[0] == shared.tenant else None,
+        commands=shared.host.commands if stream_names(stream)[0] == shared.tenant else None,
     )
 
 

@@ -19,6 +19,7 @@ from perdure.runtime.lounge import Lounge
 from perdure.runtime.permits import Permits
 from perdure.runtime.process_function import ProcessCode
 from perdure.runtime.work import Work
+from perdure.services.commands import Commands
 from perdure.services.schedules import SessionScheduleStore
 from perdure.services.spawns import SpawnLimits
 from perdure.services.tasks import SessionTaskRegistry
@@ -202,6 +203,11 @@ class Host(Protocol):
     @property
     def tasks(self) -> SessionTaskRegistry:
         """The tasks of its sessions."""
+        ...
+
+    @property
+    def commands(self) -> Commands:
+        """Where its tools register commands of the operating system."""
         ...
 
     def existing(self, id: str, *, tenant: str | None = None) -> Session:

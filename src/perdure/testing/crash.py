@@ -26,7 +26,7 @@ from perdure.ids import WorkerId
 from perdure.inbox.admit import Delivery
 from perdure.inbox.items import Input
 from perdure.store.protocol import Store
-from perdure.vocab.records import EffectSettled, EffectStarted, read
+from perdure.vocab.records import EffectSettled, EffectStarted, ProcessEvent, read
 
 KILL_AT = "PERDURE_KILL_AT"
 TRACE = "PERDURE_TRACE"
@@ -286,4 +286,8 @@ def _effect_of(entry: Entry) -> str:
         record = read(entry.kind, entry.data)
     except Error:  # sealed by a codec: its kind is all there is to see
         return ""
-    return f" {record.id}" if isinstance(record, EffectStarted | EffectSettled) else ""
+    match record:
+        case EffectStarted(id=name) | EffectSettled(id=name) | ProcessEvent(event=name):
+            return f" {name}"
+        case _:
+            return ""

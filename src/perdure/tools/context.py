@@ -6,11 +6,12 @@ import asyncio
 import contextlib
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from os import PathLike
 from typing import TYPE_CHECKING, Final, Generic, Self
 
-from perdure.codec import Json
+from perdure.codec import Json, brief, digest
 from perdure.errors import Code, Error
 from perdure.ids import CallId, Tenant, TurnId
 from perdure.observe.emit import (
@@ -21,6 +22,7 @@ from perdure.observe.emit import (
     ToolOutputDeltaData,
     ToolProgressData,
 )
+from perdure.services.commands import GRACE_S, KEEP_BYTES, StartedCommand, checked
 from perdure.services.files.protocol import SessionFiles, SessionFileSystem
 from perdure.services.schedules import SessionScheduleStore
 from perdure.services.secrets import SecretStore
@@ -31,6 +33,7 @@ from perdure.tools.clients.progress import ProgressSender, SandboxMessage
 from perdure.tools.clients.surface import CallSurface
 from perdure.tools.completion import Completion, CompletionOps
 from perdure.tools.durable import DurableOps
+from perdure.tools.durations import duration_ms
 from perdure.tools.services import (
     NO_SERVICES,
     MessageRetriever,
@@ -282,6 +285,43 @@ class ToolContext(CallSurface, DurableOps, CompletionOps, Generic[Deps]):
         if self.services.session_task_registry is None:
             raise missing("session_task_registry")
         return self.services.session_task_registry
+
+    async def command(  # noqa: PLR0913 - its options, each one word
+        self,
+        argv: str | Sequence[str],
+        *,
+        name: str = "command",
+        shell: bool = False,
+        cwd: str | PathLike[str] | None = None,
+        env: Mapping[str, str] | None = None,
+        tell: bool = True,
+        label: str = "",
+        grace: float | str = GRACE_S,
+        keep_bytes: int = KEEP_BYTES,
+    ) -> StartedCommand:
+        """Run a command of the operating system that goes on when this call, its turn and its worker are over. This
+        returns once it is registered; when it ends, the session is told, unless `tell` is false.
+
+        It is named after this call and `name`, so that however often the call runs, it is one command. Give each a name
+        of its own if a call starts several.
+
+        Raises:
+            Error: `command_invalid`, `command_unknown`, `command_folder_unknown`, `input_too_large`,
+                `process_conflict` for another command under that name.
+        """
+        if (commands := self.services.commands) is None:
+            raise missing("commands")
+        asked = checked(
+            argv,
+            host=commands.host,
+            shell=shell,
+            cwd=cwd,
+            env=env,
+            grace_ms=duration_ms(grace, what="the grace"),
+            keep_bytes=keep_bytes,
+        )
+        id = f"cmd_{brief(digest(('command', self.idempotency_key, name)))}"
+        return await commands.start(asked, id=id, label=label, session=self.session_id, tell=tell)
 
     def visible_tools(self) -> tuple[ToolDefinition, ...]:
         """The definitions of the agent's tools that the model knows of, as it was told them."""

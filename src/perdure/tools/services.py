@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Protocol
 
 from perdure.ids import CallId, SessionId, Tenant
+from perdure.services.commands import Commands
 from perdure.services.files.protocol import SessionFileSystem
 from perdure.services.schedules import SessionScheduleStore
 from perdure.services.secrets import SecretStore, Veil
@@ -101,6 +102,7 @@ class Services:
     """What hides the secrets of the session in whatever its tools say."""
     file_store: SessionFileSystem | None = None
     session_task_registry: SessionTaskRegistry | None = None
+    commands: Commands | None = None
 
     def __repr__(self) -> str:
         # Presence only: services hold connections and credentials.

@@ -10,6 +10,7 @@ from perdure.cli.options import Db, Json, Quiet
 
 if TYPE_CHECKING:
     from perdure.processes.record import ProcessRecord
+    from perdure.vocab.records import Record, Row
 
 app = Typer(help="Look at processes and speak to them.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -57,7 +58,7 @@ async def _list(db: str, limit: int, *, all: bool, json: bool, quiet: bool) -> N
         columns = [Column(title) for title in ("ID", "STATUS", "RUNS", "SINCE")]
         rows = [
             (
-                *(one_line(one.handle.id, 60), record.status, one_line(record.known.definition, 40)),
+                *(one_line(one.handle.id, 60), record.status, one_line(_runs(record), 40)),
                 *(utc(record.registered_at), one_line(_waits(record), 60)),
             )
             for one, record in zip(found, records, strict=True)
@@ -66,7 +67,19 @@ async def _list(db: str, limit: int, *, all: bool, json: bool, quiet: bool) -> N
     note("1 process." if len(found) == 1 else f"{len(found)} processes.")
 
 
+def _runs(record: ProcessRecord) -> str:
+    from perdure.processes.commands import command_of
+
+    command = command_of(record.known)
+    return record.known.definition if command is None else f"$ {' '.join(command.argv)}"
+
+
 def _waits(record: ProcessRecord) -> str:
+    from perdure.processes.commands import command_of
+
+    command = command_of(record.known)
+    if command is not None and record.output is None:
+        return f"its end, on {command.host}"
     return ", ".join(wait.effect.partition("/")[2] for wait in record.waiting) or "-"
 
 
@@ -99,16 +112,39 @@ def show(id: ProcessName, db: Db = "", json: Json = False) -> None:
 async def _show(id: str, db: str, *, json: bool) -> None:
     from perdure.cli.places import opened
     from perdure.cli.screen import emit, one_line, say
+    from perdure.processes.record import fold_all
 
     async with opened(db) as rt:
-        record = await rt.process(id).record()
-    fields = _fields(id, record)
+        rows = await rt.process(id).rows()
+    fields = _fields(id, fold_all(rows)) | _of_command(rows)
     if json:
         emit(**fields)
         return
     for name, value in fields.items():
         if value not in (None, "", [], False):
             say(f"{name.replace('_', ' '):<17} {one_line(str(value), 200)}")
+
+
+def _of_command(rows: tuple[Row, ...]) -> dict[str, object]:
+    """What else there is to say of a command."""
+    from perdure.processes import commands
+    from perdure.processes.record import fold_all
+
+    command = commands.command_of(fold_all(rows).known)
+    if command is None:
+        return {}
+    known = commands.fold_all(command, (row.record for row in rows))
+    return {
+        "command": list(command.argv),
+        "host": command.host,
+        "cwd": command.cwd,
+        "pid": None if known.spawned is None else known.spawned.pid,
+        "attempts": known.attempts,
+        "folder": None if known.spawning is None else known.spawning.folder,
+        "printed_bytes": dict(known.taken),
+        "cut": list(known.cut),
+        "exit": known.exit,
+    }
 
 
 @app.command()
@@ -138,10 +174,22 @@ async def _logs(id: str, db: str, *, follow: bool) -> None:
             if not isinstance(event, Fact):
                 continue
             line = reader.line(event)
-            say(f"{utc(line.at)}  {in_line(line.kind):<8} {in_line(line.name):<32} {in_line(line.result)}")
+            said = _printed(event.record)
+            for text in [line.result] if said is None else said:
+                say(f"{utc(line.at)}  {in_line(line.kind):<8} {in_line(line.name):<32} {in_line(text)}")
             ended = isinstance(event.record, ProcessEvent) and event.record.output is not None
             if ended or (not follow and event.cursor.seq >= last):
                 return
+
+
+def _printed(record: Record) -> list[str] | None:
+    """The lines that a command printed, if this is what it tells."""
+    from perdure.processes.commands import OUTPUT
+    from perdure.vocab.records import ProcessEvent
+
+    if not isinstance(record, ProcessEvent) or record.event != OUTPUT:
+        return None
+    return [f"{record.payload['stream']}: {line}" for line in str(record.payload["text"]).splitlines()]
 
 
 @app.command()

@@ -1,0 +1,547 @@
+"""Commands of the operating system as processes: on every store, with real commands."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import threading
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import pytest
+
+from perdure import Agent, Error, ProcessContext, Runtime, ToolContext, Tuning, process, tool
+from perdure.codec import Json
+from perdure.ids import SessionId
+from perdure.models.scripted import ScriptedModel, call, say
+from perdure.processes.commands import Spawned
+from perdure.runtime.process_handle import ProcessHandle
+from perdure.services.os_commands import RunFolder
+from perdure.tools.decorator import AnyTool
+from perdure.vocab.messages import Text
+from perdure.vocab.records import ProcessEvent
+from perdure.vocab.registrations import ProcessFailure, ProcessWasAbandoned, ProcessWasCancelled
+from tests.scenarios.conftest import NewStore, until
+
+SH = "/bin/sh"
+WAITS = 30.0
+
+
+class Machine:
+    """Opens runtimes on one store, as one machine or as others."""
+
+    def __init__(self, new_store: NewStore, stack: AsyncExitStack, folder: Path) -> None:
+        self.new_store = new_store
+        self.folder = folder
+        self._stack = stack
+
+    def runtime(
+        self,
+        *,
+        host: str = "here",
+        patience_s: float = WAITS,
+        drain_s: float = 10.0,
+        tools: tuple[AnyTool, ...] = (),
+        **more: Json,
+    ) -> Runtime:
+        model = ScriptedModel.by_input(
+            {"go": [call("build"), say("ok", exact=True)]}, default=[say("noted", exact=True)]
+        )
+        tuning = Tuning(host=host, commands_in=self.folder / "runs", patience_s=patience_s, drain_s=drain_s)
+        return Runtime(self.new_store(), agents=[Agent("a", model=model, tools=tools)], tuning=tuning, **more)
+
+    async def open(self, **more: Json) -> Runtime:
+        return await self._stack.enter_async_context(self.runtime(**more))
+
+
+@pytest.fixture
+async def machine(new_store: NewStore, tmp_path: Path) -> AsyncIterator[Machine]:
+    async with AsyncExitStack() as stack:
+        yield Machine(new_store, stack, tmp_path)
+
+
+async def events(handle: ProcessHandle, *names: str) -> list[Json]:
+    found = [row.record for row in await handle.rows() if isinstance(row.record, ProcessEvent)]
+    return [one.payload for one in found if one.event in {f"command.{name}" for name in names}]
+
+
+async def names(handle: ProcessHandle) -> list[str]:
+    return [row.record.event for row in await handle.rows() if isinstance(row.record, ProcessEvent)]
+
+
+async def spawned(handle: ProcessHandle) -> Spawned:
+    async def is_there() -> bool:
+        return bool(await events(handle, "spawned"))
+
+    await until(is_there, seconds=WAITS)
+    (said,) = await events(handle, "spawned")
+    return Spawned(attempt=said["attempt"], pid=said["pid"], start=said["start"])
+
+
+def when(file: Path) -> str:
+    """A piece of shell that waits for a file."""
+    return f"until [ -e '{file}' ]; do sleep 0.02; done"
+
+
+async def seen(look: Callable[[], bool]) -> None:
+    async def so() -> bool:
+        return look()
+
+    await until(so, seconds=WAITS)
+
+
+# --- the plain story
+
+
+async def test_a_command_is_registered_spawned_once_and_told_with_what_it_printed(machine: Machine) -> None:
+    rt = await machine.open()
+    handle = await rt.command([SH, "-c", "echo out; echo err >&2; pwd; echo $NAME"], id="c", cwd=machine.folder,
+                              env={"NAME": "höhö"})  # fmt: skip
+    printed = f"out\n{machine.folder}\nhöhö\n"
+    assert await handle.result(WAITS) == {"exit_code": 0, "stdout": printed, "stderr": "err\n"}
+    assert (await handle.output(), await handle.output("stderr")) == (printed, "err\n")
+    told = await names(handle)
+    assert told[0] == "command.spawning", "the intent comes first"
+    assert told[-2:] == ["command.exited", "process.completed"]
+    assert told.count("command.spawned") == 1
+    (said,) = await events(handle, "spawned")
+    assert (said["pid"] > 1, said["start"] > 0) == (True, True)
+    assert (await handle.record()).status == "completed"
+    await seen(lambda: not any((machine.folder / "runs").iterdir()))  # what is in the log is not left behind
+    again = await rt.command([SH, "-c", "echo out; echo err >&2; pwd; echo $NAME"], id="c", cwd=machine.folder,
+                             env={"NAME": "höhö"})  # fmt: skip
+    assert await again.result(WAITS) == await handle.result(WAITS), "the same again is the same one"
+    with pytest.raises(Error) as caught:
+        await rt.command([SH, "-c", "echo other"], id="c")
+    assert caught.value.code == "process_conflict"
+
+
+@pytest.mark.parametrize(
+    ("script", "code", "raw"),
+    [
+        ("echo bad >&2; exit 3", "command_failed", {"exit_code": 3, "stdout": "", "stderr": "bad\n"}),
+        ("kill -KILL $$", "command_killed", {"signal": 9, "stdout": "", "stderr": ""}),
+    ],
+)
+async def test_how_a_command_ended_is_told_as_it_was(machine: Machine, script: str, code: str, raw: Json) -> None:
+    rt = await machine.open()
+    output = await (await rt.command([SH, "-c", script])).wait(WAITS)
+    assert isinstance(output, ProcessFailure)
+    assert (output.code, output.raw) == (code, raw)
+
+
+async def test_a_program_that_went_away_before_it_was_executed_is_a_failure_and_not_a_doubt(machine: Machine) -> None:
+    program = machine.folder / "program"
+    program.write_text("#!/nowhere/interpreter\n")
+    program.chmod(0o700)
+    rt = await machine.open()
+    output = await (await rt.command([str(program)])).wait(WAITS)
+    assert isinstance(output, ProcessFailure)
+    assert output.code == "command_not_executed"
+    assert "No such file" in output.message
+
+
+async def test_a_shell_is_used_only_where_it_was_asked_for(machine: Machine) -> None:
+    rt = await machine.open()
+    with pytest.raises(Error) as caught:
+        await rt.command("echo a | tr a b")
+    assert caught.value.code == "command_invalid"
+    assert (await (await rt.command("echo a | tr a b", shell=True)).result(WAITS))["stdout"] == "b\n"
+    assert (await (await rt.command(["/bin/echo", "a; $HOME", "*"])).result(WAITS))["stdout"] == "a; $HOME *\n"
+
+
+BAD: list[tuple[Json, dict[str, Json], str]] = [
+    ([], {}, "command_invalid"),
+    ([""], {}, "command_invalid"),
+    ("  ", {"shell": True}, "command_invalid"),
+    (["echo", 1], {}, "command_invalid"),
+    (["echo", "a\0b"], {}, "command_invalid"),
+    (["echo", "\ud800"], {}, "command_invalid"),
+    ([SH, "-c", "true"], {"shell": True}, "command_invalid"),
+    (b"echo", {}, "command_invalid"),
+    (["echo"], {"env": {"A": 1}}, "command_invalid"),
+    (["echo"], {"env": {"A=B": "c"}}, "command_invalid"),
+    (["echo"], {"env": {"A": "\0"}}, "command_invalid"),
+    (["echo"], {"keep_bytes": -1}, "command_invalid"),
+    (["echo", "x" * 70_000], {}, "input_too_large"),
+    (["echo"], {"env": {"A": "x" * 70_000}}, "input_too_large"),
+    (["no-such-program-anywhere"], {}, "command_unknown"),
+    (["/etc/passwd"], {}, "command_unknown"),
+    (["echo"], {"env": {"PATH": "/nowhere"}}, "command_unknown"),
+    (["echo"], {"cwd": "/no/such/folder"}, "command_folder_unknown"),
+    (["echo"], {"cwd": "/etc/passwd"}, "command_folder_unknown"),
+    (["echo"], {"grace": "soon"}, "invalid_argument"),
+    (["echo"], {"id": "a#b"}, "invalid_id"),
+]
+
+
+async def test_what_cannot_be_run_is_refused_before_anything_is_registered(machine: Machine) -> None:
+    rt = await machine.open()
+    for argv, options, code in BAD:
+        with pytest.raises(Error) as caught:
+            await rt.command(argv, **options)
+        assert caught.value.code == code, (argv, options)
+    assert await rt.processes.list("all") == ()
+
+
+# --- what it prints
+
+
+async def test_output_is_kept_up_to_its_limit_at_whole_characters_and_says_where_it_was_cut(machine: Machine) -> None:
+    rt = await machine.open()
+    write = "import sys; sys.stdout.buffer.write('ä'.encode() * 40_000); sys.stdout.buffer.write(b'\\xff')"
+    handle = await rt.command([sys.executable, "-c", write], keep_bytes=50_001)
+    await handle.result(WAITS)
+    pieces = await events(handle, "output")
+    assert [piece["offset"] for piece in pieces] == [0, 16384, 32768, 49152]
+    assert all(set(piece["text"]) == {"ä"} for piece in pieces), "no character is taken apart"
+    assert len(await handle.output()) == 25_000
+    (cut,) = await events(handle, "output_cut")
+    assert (cut["stream"], cut["offset"]) == ("stdout", 50_000)
+    assert size_of(cut["file"]) == 80_001, "the whole of it is still where that says"
+
+
+async def test_what_is_no_text_is_replaced_and_counted_in_bytes(machine: Machine) -> None:
+    rt = await machine.open()
+    handle = await rt.command([SH, "-c", r"printf 'a\377b\303'"])
+    await handle.result(WAITS)
+    assert await handle.output() == "a\ufffdb\ufffd"
+    assert sum(piece["size"] for piece in await events(handle, "output")) == 4
+
+
+# --- another worker goes on
+
+
+async def test_a_parked_command_is_watched_without_a_seat_and_its_end_is_told_at_once(machine: Machine) -> None:
+    rt = await machine.open(patience_s=0.0)
+    end = machine.folder / "end"
+    handle = await rt.command([SH, "-c", f"{when(end)}; echo done"])
+    await spawned(handle)
+
+    async def parked() -> bool:
+        info = await rt.store.stream(handle.stream)
+        assert rt.worker is not None
+        return info is not None and info.parked and handle.stream not in rt.worker.serving.busy
+
+    await until(parked, seconds=WAITS)
+    end.touch()
+    assert (await handle.result(WAITS))["stdout"] == "done\n"
+
+
+async def test_another_worker_goes_on_reading_where_the_first_one_was(machine: Machine) -> None:
+    go, end = machine.folder / "go", machine.folder / "end"
+    async with machine.runtime() as rt:
+        handle = await rt.command([SH, "-c", f"echo one; {when(go)}; echo two; {when(end)}"], id="c")
+
+        async def printed() -> bool:
+            return await handle.output() == "one\n"
+
+        await until(printed, seconds=WAITS)
+        first = await spawned(handle)
+    go.touch()
+    rt = await machine.open()
+    handle = rt.process("c")
+    end.touch()
+    assert (await handle.result(WAITS))["stdout"] == "one\ntwo\n"
+    assert await spawned(handle) == first, "it was adopted, not spawned again"
+    assert [piece["offset"] for piece in await events(handle, "output")] == [0, 4]
+
+
+async def test_how_it_ended_while_nobody_watched_is_known_from_its_supervisor(machine: Machine) -> None:
+    end = machine.folder / "end"
+    async with machine.runtime() as rt:
+        handle = await rt.command([SH, "-c", f"{when(end)}; echo last; exit 7"], id="c")
+        pid = (await spawned(handle)).pid
+        folder = await folder_of(handle)
+    end.touch()
+    await seen(lambda: (folder / "exit.json").exists())
+    assert is_dead(pid)
+    rt = await machine.open()
+    output = await rt.process("c").wait(WAITS)
+    assert isinstance(output, ProcessFailure)
+    assert (output.code, output.raw["stdout"]) == ("command_failed", "last\n")
+
+
+def size_of(path: str) -> int:
+    return Path(path).stat().st_size
+
+
+async def folder_of(handle: ProcessHandle) -> Path:
+    (attempt,) = await events(handle, "spawning")
+    return Path(attempt["folder"])
+
+
+async def test_what_nobody_saw_the_end_of_has_departed_and_is_not_run_again(machine: Machine) -> None:
+    ran = machine.folder / "ran"
+    async with machine.runtime() as rt:
+        handle = await rt.command([SH, "-c", f"echo x >> {ran}; exec sleep 60"], id="c")
+        told, folder = await spawned(handle), await folder_of(handle)
+        await seen(ran.exists)
+        (said,) = await events(handle, "spawned")
+        os.kill(said["supervisor"], signal.SIGKILL)
+        await seen(lambda: not Path(f"/proc/{said['supervisor']}").exists() or is_dead(said["supervisor"]))
+    os.kill(told.pid, signal.SIGKILL)
+    await seen(lambda: is_dead(told.pid))
+    rt = await machine.open()
+    output = await rt.process("c").wait(WAITS)
+    assert isinstance(output, ProcessWasAbandoned)
+    assert output.reason == "departed: it is not there any more, and nobody saw how it ended"
+    assert "command.departed" in await names(rt.process("c"))
+    assert ran.read_text() == "x\n"
+    assert folder.exists(), "what is left of it stays for those who want to find out"
+
+
+def is_dead(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
+    except OSError:
+        return True
+
+
+async def test_a_process_that_has_its_number_and_began_at_another_moment_is_another_one(machine: Machine) -> None:
+    async with machine.runtime() as rt:
+        handle = await rt.command([SH, "-c", "exec sleep 600"], id="c")
+        await spawned(handle)
+        (said,) = await events(handle, "spawned")
+        folder = await folder_of(handle)
+    os.kill(said["supervisor"], signal.SIGKILL)
+    os.kill(said["pid"], signal.SIGKILL)
+    await seen(lambda: is_dead(said["supervisor"]) and is_dead(said["pid"]))
+    stranger = await asyncio.create_subprocess_exec("sleep", "60", start_new_session=True)
+    (folder / "started.json").write_text(f'{{"pid": {stranger.pid}, "start": 1, "supervisor": {stranger.pid}}}')
+    rt = await machine.open()
+    await rt.process("c").cancel()
+    output = await rt.process("c").wait(WAITS)
+    assert isinstance(output, ProcessWasAbandoned)
+    assert await events(rt.process("c"), "signalled") == []
+    assert not is_dead(stranger.pid), "nobody signals a stranger"
+    stranger.kill()
+    await stranger.wait()
+
+
+async def test_a_run_folder_that_is_gone_is_a_doubt(machine: Machine) -> None:
+    end = machine.folder / "end"
+    async with machine.runtime() as rt:
+        handle = await rt.command([SH, "-c", when(end)], id="c")
+        await spawned(handle)
+        folder = await folder_of(handle)
+    folder.rename(machine.folder / "moved")
+    rt = await machine.open()
+    output = await rt.process("c").wait(WAITS)
+    end.touch()
+    assert isinstance(output, ProcessWasAbandoned)
+    assert output.reason == "departed: its run folder is not there any more"
+
+
+# --- killed between intent and pid
+
+
+async def intended(machine: Machine, monkeypatch: pytest.MonkeyPatch, script: str) -> Path:
+    """A command whose worker ended right after it said that it spawns it."""
+    over = threading.Event()
+
+    def spawns_nothing(_: RunFolder) -> int:
+        return 0
+
+    def is_over(*_: object) -> bool:
+        return over.wait()
+
+    with monkeypatch.context() as patched:
+        patched.setattr(RunFolder, "spawn", spawns_nothing)
+        patched.setattr(RunFolder, "wait", is_over)
+        try:
+            async with machine.runtime(drain_s=0.0) as rt:
+                handle = await rt.command([SH, "-c", script], id="c")
+
+                async def said() -> bool:
+                    return bool(await events(handle, "spawning"))
+
+                await until(said, seconds=WAITS)
+                return await folder_of(handle)
+        finally:
+            over.set()
+
+
+async def test_what_certainly_never_began_is_begun_once(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    ran = machine.folder / "ran"
+    folder = await intended(machine, monkeypatch, f"echo x >> {ran}")
+    rt = await machine.open()
+    handle = rt.process("c")
+    await handle.result(WAITS)
+    told = [
+        name for name in await names(handle) if name in ("command.spawning", "command.not_spawned", "command.spawned")
+    ]
+    assert told == ["command.spawning", "command.not_spawned", "command.spawning", "command.spawned"]
+    assert ran.read_text() == "x\n"
+    await seen(lambda: not folder.exists())
+
+
+async def test_a_supervisor_that_comes_too_late_begins_nothing(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran = machine.folder / "ran"
+    folder = await intended(machine, monkeypatch, f"echo x >> {ran}; sleep 0.1")
+    token = (folder / "token").read_text().strip('"')
+    late = RunFolder(folder, token)
+    assert type(late.look("another boot")).__name__ == "NotBegun", "whoever looks takes the claim"
+    late.wait(late.spawn())
+    assert not (folder / "started.json").exists()
+    rt = await machine.open()
+    await rt.process("c").result(WAITS)
+    assert ran.read_text() == "x\n"
+
+
+async def test_a_cancel_before_it_is_spawned_spawns_nothing(machine: Machine) -> None:
+    ran = machine.folder / "ran"
+    async with machine.runtime(worker=False) as rt:
+        handle = await rt.command([SH, "-c", f"echo x >> {ran}"], id="c")
+        await handle.cancel("not needed")
+    rt = await machine.open()
+    assert await rt.process("c").wait(WAITS) == ProcessWasCancelled(reason="not needed")
+    assert not ran.exists()
+    assert await events(rt.process("c"), "spawning") == []
+
+
+# --- ending it
+
+
+async def test_a_cancel_reaches_the_whole_group_and_is_patient_before_it_kills(machine: Machine) -> None:
+    rt = await machine.open()
+    pids = machine.folder / "pids"
+    stubborn = f"trap 'echo asked' TERM; (trap '' TERM; sleep 600) & echo $! $$ > {pids}; while :; do sleep 0.02; done"
+    handle = await rt.command([SH, "-c", stubborn], grace=0.3)
+    await spawned(handle)
+    await seen(lambda: pids.exists() and len(pids.read_text().split()) == 2)
+    await handle.cancel("enough")
+    assert await handle.wait(WAITS) == ProcessWasCancelled(reason="enough")
+    sent = await events(handle, "signalled")
+    assert [one["signal"] for one in sent] == ["SIGTERM", "SIGKILL"]
+    assert sent[1]["at"] - sent[0]["at"] >= 300
+    assert "asked\n" in await handle.output()
+    assert (await events(handle, "exited"))[0]["signal"] == 9
+    for pid in pids.read_text().split():
+        await seen(lambda pid=pid: is_dead(int(pid)))
+
+
+async def test_a_command_that_was_over_before_it_could_be_asked_ended_by_itself(machine: Machine) -> None:
+    end = machine.folder / "end"
+    async with machine.runtime() as rt:
+        handle = await rt.command([SH, "-c", f"{when(end)}; exit 0"], id="c")
+        await spawned(handle)
+        folder = await folder_of(handle)
+    end.touch()
+    await seen(lambda: (folder / "exit.json").exists())
+    async with machine.runtime(worker=False) as rt:
+        await rt.process("c").cancel("too late")
+    rt = await machine.open()
+    assert (await rt.process("c").result(WAITS))["exit_code"] == 0
+    assert await events(rt.process("c"), "signalled") == []
+
+
+async def test_nobody_outside_says_how_a_command_ended(machine: Machine) -> None:
+    rt = await machine.open(worker=False)
+    handle = await rt.command([SH, "-c", "true"])
+    with pytest.raises(Error) as caught:
+        await handle.complete({"exit_code": 0})
+    assert caught.value.code == "process_not_external"
+
+
+# --- other machines
+
+
+async def test_another_machine_leaves_it_alone_and_shows_whose_it_is(machine: Machine) -> None:
+    ran = machine.folder / "ran"
+    async with machine.runtime(host="there", worker=False) as rt:
+        handle = await rt.command([SH, "-c", f"echo x >> {ran}"], id="c")
+    here = await machine.open(host="here")
+    probe = await here.command([SH, "-c", "true"])
+    await probe.result(WAITS)
+    record = await here.process("c").record()
+    assert (record.status, record.known.definition) == ("registered", "command:there")
+    again = await here.command([SH, "-c", f"echo x >> {ran}"], id="c")
+    assert again.id == "c", "the same command, whichever machine asks for it"
+    assert not ran.exists()
+    there = await machine.open(host="there")
+    await there.process("c").result(WAITS)
+    assert ran.read_text() == "x\n"
+    assert handle.id == "c"
+
+
+async def test_a_command_of_a_machine_that_is_gone_can_be_given_up(machine: Machine) -> None:
+    async with machine.runtime(host="there", worker=False) as rt:
+        await rt.command([SH, "-c", "true"], id="c")
+    here = await machine.open(host="here")
+    assert await here.process("c").abandon("the machine is gone", by="ann") is True
+    assert await here.process("c").wait(WAITS) == ProcessWasAbandoned(reason="the machine is gone", by="ann")
+    there = await machine.open(host="there")
+    await (await there.command([SH, "-c", "true"])).result(WAITS)
+    assert await events(there.process("c"), "spawning") == []
+
+
+# --- from tools and processes
+
+
+def builds(folder: Path) -> AnyTool:
+    @tool(effect="idempotent")
+    async def build(ctx: ToolContext) -> str:
+        """Build it."""
+        first = await ctx.command([SH, "-c", f"echo x >> {folder / 'ran'}; echo built"], label="the build")
+        again = await ctx.command([SH, "-c", f"echo x >> {folder / 'ran'}; echo built"], label="the build")
+        assert first.id == again.id
+        return first.id
+
+    return build
+
+
+async def test_a_tool_starts_a_command_that_outlives_its_turn_and_the_session_is_told(machine: Machine) -> None:
+    rt = await machine.open(tools=(builds(machine.folder),))
+    session = await rt.session("s", agent="a")
+    assert await session.ask("go", timeout=WAITS) == "ok"
+    (listed,) = await rt.processes.list("all", session="s")
+    assert (await listed.handle.record()).known.label == "the build"
+    await listed.handle.result(WAITS)
+
+    async def told() -> bool:
+        texts = [part.text for message in await session.history() for part in message.parts if isinstance(part, Text)]
+        return any(text.startswith("The process the build has finished:") for text in texts)
+
+    await until(told, seconds=WAITS)
+    assert (machine.folder / "ran").read_text() == "x\n"
+
+
+async def test_a_process_starts_a_command_and_waits_for_it(machine: Machine) -> None:
+    @process
+    async def nightly(ctx: ProcessContext) -> Json:
+        handle = await ctx.command([SH, "-c", "echo $WHO"], env={"WHO": "ann"})
+        return (await ctx.wait(handle))["stdout"], handle.id
+
+    rt = await machine.open(processes=[nightly], patience_s=0.0)
+    assert await (await rt.start(nightly, id="n")).result(WAITS) == ["ann\n", "n/command:1"]
+
+
+async def test_a_bad_command_of_a_process_fails_with_its_code(machine: Machine) -> None:
+    @process
+    async def nightly(ctx: ProcessContext) -> Json:
+        await ctx.command(["no-such-program-anywhere"])
+
+    rt = await machine.open(processes=[nightly])
+    output = await (await rt.start(nightly, id="n")).wait(WAITS)
+    assert isinstance(output, ProcessFailure)
+    assert output.code == "command_unknown"
+    assert [one.handle.id for one in await rt.processes.list("all")] == ["n"]
+
+
+async def test_secrets_of_the_session_are_hidden_in_what_its_commands_print(machine: Machine) -> None:
+    rt = await machine.open()
+    await (await rt.session("s", agent="a")).ask("hello", timeout=WAITS)
+    rt.revealed[rt.existing("s").stream] = ("hunter2-hunter2",)
+    handle = await rt.command([SH, "-c", "echo key=hunter2-hunter2"], session="s")
+    assert (await handle.result(WAITS))["stdout"] == "key=[secret]\n"
+    assert SessionId("s") == handle_session(await handle.record())
+
+
+def handle_session(record: Json) -> str:
+    return record.known.provenance.originator.session_id
