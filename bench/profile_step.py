@@ -1,21 +1,26 @@
 """What a step costs, by part, in microseconds: samples of the event loop's thread while workflows of steps run (w1b).
 
-    python bench/profile_step.py w1b --dir DIR [--workflows 50] [--steps 800]
+    python bench/profile_step.py w1b --dir DIR [--workflows 50] [--steps 800] [--url postgresql://…]
 
 A part's number holds what it calls. `waiting` is the event loop with nothing to do, or waiting for the interpreter
-while the writer has it; the writer's own time is told beside it, from the system's count of its thread.
+while the writer has it; the writer's own time is told beside it, from the system's count of its thread. On Postgres
+there is no such thread: what the server does is told instead, if it is on this machine.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import threading
 import time
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 
+import asyncpg
 import ours
 from measure import options
 
@@ -30,6 +35,10 @@ PARTS = {
     "handing an append to the writer": ("runtime/owned.py", "flush"),
     "the user's function, its result checked": ("tools/body.py", "_call _kept"),
     "answers of the writer, folded": ("store/sqlite/writer.py", "_settle"),
+    "a batch, all of it (Postgres)": ("store/postgres/store.py", "_commit_appends"),
+    "of it: columns": ("store/postgres/appends.py", "_arguments"),
+    "of it: the driver": ("store/postgres/tx.py", "all"),
+    "of it: answers, folded": ("store/postgres/store.py", "_answer"),
     "turns around the steps": ("runtime/serving.py", "_serve"),
 }
 
@@ -60,13 +69,56 @@ def _cpu_of(name: str) -> float:
     return 0.0
 
 
+class Server:
+    """What a Postgres server of this machine has done: CPU seconds of all its processes, and bytes of its log."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+
+    def did(self) -> tuple[float, int]:
+        """So far, as asked from a thread of its own: the event loop is busy."""
+        with ThreadPoolExecutor(1) as beside:
+            return beside.submit(asyncio.run, self._ask()).result()
+
+    async def _ask(self) -> tuple[float, int]:
+        connection = await asyncpg.connect(self._url)
+        try:
+            written = await connection.fetchval("SELECT pg_current_wal_insert_lsn() - '0/0'::pg_lsn")
+            data = await connection.fetchval("SHOW data_directory")
+        finally:
+            await connection.close()
+        return _cpu_of_server(Path(data)), int(written)
+
+
+def _cpu_of_server(data: Path) -> float:
+    master = (data / "postmaster.pid").read_text().split()[0]
+    ticks = sum(_ticks(Path("/proc") / master, 4))
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # it is gone by now
+            if _fields(process)[1] == master:
+                ticks += sum(_ticks(process, 2))
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def _fields(process: Path) -> list[str]:
+    return (process / "stat").read_text().rsplit(")", 1)[1].split()
+
+
+def _ticks(process: Path, count: int) -> list[int]:
+    """Its own time in user and system mode, and that of its children who are gone."""
+    return [int(field) for field in _fields(process)[11 : 11 + count]]
+
+
 def main() -> None:
-    chosen = options("w1b")
+    chosen = options("w1a", "w1b")
     samples, writer = Samples(), list[float]()
+    server, did = Server(chosen.url) if chosen.url else None, list[tuple[float, int]]()
     original = ours.cpu_s
 
     def noting() -> float:
         """Called when the steps begin and when they have ended: only they are looked at."""
+        if server:
+            did.append(server.did())
         writer.append(_cpu_of("perdure-writer"))
         pause = SAMPLE_S if len(writer) == 1 else 0
         signal.setitimer(signal.ITIMER_PROF, pause, pause)
@@ -79,6 +131,10 @@ def main() -> None:
     steps = chosen.workflows * chosen.steps
     used_us = (time.process_time() - began) / steps * 1e6
     print(f"{used_us:.0f} us of CPU a step, of which the writer's thread {(writer[1] - writer[0]) / steps * 1e6:.0f}")
+    if did:
+        (cpu, wal), (later_cpu, later_wal) = did
+        wal_each = (later_wal - wal) / steps
+        print(f"{(later_cpu - cpu) / steps * 1e6:.0f} us of CPU of the server, {wal_each:.0f} bytes of WAL")
     for part in PARTS:
         share = samples.within[part] / max(1, samples.taken)
         print(f"{share * used_us:6.1f} us  {share:5.1%}  {part}")

@@ -546,6 +546,20 @@ MUTANTS = [
         f"{STORES}::TestPostgres::test_what_was_given_back_and_is_claimed_by_the_way_counts_anew",
     ),
     Mutant(
+        "a worker takes what it cannot read on a database server",
+        "store/postgres/queries.sql",
+        "s.paused_at IS NULL AND s.format <= $2",
+        "s.paused_at IS NULL AND s.format <= $2 + 1000",
+        "tests/compat/test_rolling_upgrade.py -k 'waits_for_it and postgres'",
+    ),
+    Mutant(
+        "a wrong password is an unknown failure",
+        "store/postgres/failures.py",
+        '"28P01"',
+        '"28P99"',
+        "tests/unit/store/test_postgres_setups.py::test_a_wrong_password",
+    ),
+    Mutant(
         "two appends of a stream are under way at once",
         "store/postgres/store.py",
         "appends.take(queue, self._busy)",

@@ -28,6 +28,7 @@ from tests.postgres import Server
 SETTLE_S = 120.0
 """How long the last answers may take once nothing goes wrong any more."""
 DRAIN_S = 40.0
+LATE_S = 30.0
 STORE_AWAY = 7
 """How a worker ends that is started while the server is away; whoever keeps it up starts it again."""
 
@@ -179,10 +180,10 @@ class Trouble:
         """That worker, or the next that is not only starting, once the world has seen something since the last fault.
 
         On a quick machine it always has. On a slow one the fault waits: nobody learns anything from the death of those
-        that have not begun. What has waited for half a run too long does not happen: calm comes in the end.
+        that have not begun. What is half a minute late does not happen: calm comes in the end.
         """
         world, others = self._run.place.world, [*self._run.fleet[index:], *self._run.fleet[:index]]
-        calm = self._begun + 1.5 * self._run.plan.seconds
+        calm = self._begun + self._run.plan.seconds + LATE_S
         while time.monotonic() < calm:
             ready = next((worker for worker in others if worker.ready), None)
             size = world.stat().st_size if world.exists() else 0
