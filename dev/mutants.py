@@ -63,7 +63,6 @@ FILES = "tests/scenarios/test_files.py"
 BACKGROUND = "tests/scenarios/test_background.py"
 COMMANDS = "tests/scenarios/test_commands.py"
 FILE_LAWS = "tests/conformance/test_files.py"
-PROCESSES = "tests/scenarios/test_processes.py"
 
 NO_FENCE = (
     """    if state is None or plan.fence > state.fence:
@@ -84,28 +83,28 @@ MUTANTS = [
         "processes/registration.py",
         "        content=hash,\n",
         '        content="",\n',
-        f"{PROCESSES} -k 'same_start_again and memory'",
+        "tests/scenarios/test_processes.py -k 'same_start_again and memory'",
     ),
     Mutant(
         "the latest signal is received first",
         "processes/record.py",
         "came.pop(0)",
         "came.pop()",
-        f"{PROCESSES} -k 'signals_are_kept and memory'",
+        "tests/scenarios/test_process_signals.py -k 'signals_are_kept and memory'",
     ),
     Mutant(
         "a signal that was taken comes again",
         "processes/record.py",
         "        self._came[key.wait.name].remove(payload)\n",
         "",
-        f"{PROCESSES} -k 'signals_are_kept and memory'",
+        "tests/scenarios/test_process_signals.py -k 'signals_are_kept and memory'",
     ),
     Mutant(
         "a once step that was under way is forgotten",
         "runtime/process_driver.py",
         'self._controller.doubt_unsettled_steps(InDoubt(reason="drained", message="the worker was stopped"))',
         "pass",
-        f"{PROCESSES} -k 'undecided_once and memory'",
+        "tests/scenarios/test_processes.py -k 'undecided_once and memory'",
         also=Mutant(
             "",
             "runtime/process_driver.py",
@@ -119,42 +118,42 @@ MUTANTS = [
         "tools/body.py",
         "if self._stopping and not self._stopped and",
         "if self._stopping and",
-        f"{PROCESSES} -k 'cleans_up and memory'",
+        "tests/scenarios/test_process_signals.py -k 'cleans_up and memory'",
     ),
     Mutant(
         "a cancel before the first start is not heard",
         "processes/machine.py",
         "        if record.cancel is not None:\n            return End(cancelled(record))\n",
         "",
-        f"{PROCESSES} -k 'never_begins and memory'",
+        "tests/scenarios/test_process_signals.py -k 'never_begins and memory'",
     ),
     Mutant(
         "nobody is told that a process has ended",
         "runtime/process_resident.py",
         "await store.resolve(promise, end, now=self._shared.clock.wall_ms())",
         "pass",
-        f"{PROCESSES} -k 'starts_a_child and memory'",
+        "tests/scenarios/test_process_children.py -k 'starts_a_child and memory'",
     ),
     Mutant(
         "an event that wakes is taken in and tells nobody",
         "runtime/process_resident.py",
         "consume=tuple(row.id for row in new), sends=sends",
         "consume=tuple(row.id for row in new)",
-        f"{PROCESSES} -k 'wakes_reaches and memory'",
+        "tests/scenarios/test_process_events.py -k 'wakes_reaches and memory'",
     ),
     Mutant(
         "an event is appended whatever it carries",
         "runtime/process_events.py",
         "    if problems:\n",
         "    if False:\n",
-        f"{PROCESSES} -k 'do_not_fit and memory'",
+        "tests/scenarios/test_process_events.py -k 'do_not_fit and memory'",
     ),
     Mutant(
         "what is run here may be ended from outside",
         "runtime/process_handle.py",
         'if registration.recovery != "externally_owned" or command_of(registration) is not None:',
         "if False:",
-        f"{PROCESSES} -k 'cannot_be_ended and memory'",
+        "tests/scenarios/test_process_events.py -k 'cannot_be_ended and memory'",
     ),
     Mutant(
         "what a tool says passes no veil",

@@ -12,6 +12,7 @@ import pytest
 from perdure import Agent, Runtime, Tuning
 from perdure.models.protocol import Model
 from perdure.runtime.clock import SystemClock
+from perdure.runtime.process_function import ProcessCode
 from perdure.store.memory.store import MemoryStore
 from perdure.store.postgres.store import PostgresStore
 from perdure.store.protocol import Store
@@ -65,3 +66,29 @@ class Desk:
 async def desk(new_store: NewStore) -> AsyncIterator[Desk]:
     async with AsyncExitStack() as stack:
         yield Desk(new_store, stack)
+
+
+class Plant:
+    """Opens runtimes with processes on one store, and closes them."""
+
+    def __init__(self, new_store: NewStore, stack: AsyncExitStack) -> None:
+        self.new_store = new_store
+        self._stack = stack
+        self._closed: set[Runtime] = set()
+
+    async def open(self, *functions: ProcessCode, worker: bool = True, tuning: Tuning | None = None) -> Runtime:
+        runtime = Runtime(self.new_store(), processes=functions, worker=worker, tuning=tuning, deps="the deps")
+        await runtime.__aenter__()
+        self._stack.push_async_callback(self.close, runtime)
+        return runtime
+
+    async def close(self, runtime: Runtime) -> None:
+        if runtime not in self._closed:
+            self._closed.add(runtime)
+            await runtime.__aexit__(None, None, None)
+
+
+@pytest.fixture
+async def plant(new_store: NewStore) -> AsyncIterator[Plant]:
+    async with AsyncExitStack() as stack:
+        yield Plant(new_store, stack)

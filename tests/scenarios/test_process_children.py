@@ -1,0 +1,107 @@
+"""Children of a process, branches of it, and agents that it asks."""
+
+from __future__ import annotations
+
+from perdure import Agent, Error, ProcessContext, Runtime, ToolError, process
+from perdure.codec import Json
+from perdure.models.scripted import ScriptedModel, say
+from perdure.vocab.outcomes import DurableStepOutcome
+from perdure.vocab.records import EffectSettled
+from tests.scenarios.conftest import Plant, until
+from tests.scenarios.plants import HURRIED, marks, parked
+
+
+async def test_a_process_starts_a_child_once_and_waits_for_it_parked(plant: Plant) -> None:
+    ran: list[str] = []
+
+    @process
+    async def child(ctx: ProcessContext, n: int) -> int:
+        await ctx.step("count", lambda: ran.append(f"child {n}"))
+        told = await ctx.signal("go")
+        return n + told
+
+    @process
+    async def parent(ctx: ProcessContext) -> Json:
+        one = await ctx.start(child, 1)
+        two = await ctx.start("child", 2, id="second")
+        return [one.json, await ctx.wait(one), await ctx.wait(two.id)]
+
+    rt = await plant.open(parent, child, tuning=HURRIED)
+    handle = await rt.start(parent, id="p")
+    await parked(rt, handle)
+    await rt.process("second").signal("go", 10)
+    await rt.process("p/child:1").signal("go", 20)
+    assert await handle.result(timeout=20) == [{"__handle__": "process", "id": "p/child:1"}, 21, 12]
+    assert sorted(ran) == ["child 1", "child 2"]
+    registration = (await rt.process("second").record()).known
+    assert registration.provenance.parent == "p"
+
+
+async def test_waiting_for_a_child_that_failed_or_takes_too_long_or_is_not_there(plant: Plant) -> None:
+    @process
+    async def fails(ctx: ProcessContext) -> None:
+        raise ToolError("no", code="sold_out")
+
+    @process
+    async def sleeps(ctx: ProcessContext) -> None:
+        await ctx.event("never")
+
+    @process
+    async def parent(ctx: ProcessContext) -> Json:
+        seen: list[Json] = []
+        try:
+            await ctx.wait(await ctx.start(fails))
+        except Error as problem:
+            seen.append(str(problem.details["reason"]))
+        for other in (await ctx.start(sleeps), "nobody"):
+            try:
+                await ctx.wait(other, timeout="20ms")
+            except ToolError as problem:
+                seen.append(problem.code)
+        return seen
+
+    rt = await plant.open(parent, fails, sleeps, tuning=HURRIED)
+    handle = await rt.start(parent)
+    assert await handle.result(timeout=20) == ["sold_out", "result_timeout", "process_unknown"]
+
+
+async def test_branches_run_at_once_and_the_first_one_wins_on_every_entry(plant: Plant) -> None:
+    @process
+    async def races(ctx: ProcessContext) -> Json:
+        both = await ctx.gather(ctx.step("a", lambda: 1), ctx.step("b", lambda: 2))
+        won = await ctx.first("race", go=ctx.signal("go"), late=ctx.event("late"))
+        await ctx.event("end")
+        return [both, list(won)]
+
+    rt = await plant.open(races, tuning=HURRIED)
+    handle = await rt.start(races)
+    await handle.signal("go", "now")
+
+    async def waits() -> bool:
+        return ">p/event:end" in await marks(handle)
+
+    await until(waits)
+    await handle.resolve("late", "too late")
+    await handle.resolve("end")
+    assert await handle.result(timeout=20) == [[1, 2], ["go", "now"]]
+    recorded = [row.record for row in await handle.rows()]
+    [race] = [one for one in recorded if isinstance(one, EffectSettled) and one.id == "p/first:race"]
+    assert isinstance(race.outcome, DurableStepOutcome)
+    assert race.outcome.value == {"winner": "go", "losers": {"late": "stopped"}}
+
+
+async def test_a_process_asks_an_agent_once(plant: Plant) -> None:
+    @process
+    async def writes(ctx: ProcessContext) -> Json:
+        text = await ctx.ask("writer", "Summarise")
+        await ctx.event("go")
+        return text
+
+    model = ScriptedModel(say("short"))
+    runtime = Runtime(plant.new_store(), agents=[Agent("writer", model=model)], processes=[writes], tuning=HURRIED)
+    async with runtime as rt:
+        handle = await rt.start(writes, id="p")
+        await parked(rt, handle)
+        await handle.resolve("go")
+        assert (await handle.result(timeout=20)).startswith("short")
+        assert [info.agent for info in await rt.sessions()] == ["writer"]
