@@ -1049,6 +1049,13 @@ MUTANTS = [
         f"{WHILE_PARKING} -k 'first_look and sqlite'",
     ),
     Mutant(
+        "postgres: who brings something while the stream is deleted is told that the store failed",
+        "store/postgres/admissions.py",
+        "        with suppress(ForeignKeyViolationError):\n",
+        "        with suppress():\n",
+        f"{STORES}::TestPostgres::test_who_brings_something_while_the_stream_is_deleted_is_told_clearly",
+    ),
+    Mutant(
         "the kit's children are not killed",
         "testing/crash.py",
         "        if kill_at and boundary.is_at(kill_at):\n            die()",

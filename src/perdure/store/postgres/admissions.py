@@ -312,8 +312,8 @@ async def amend(on: Session, amendment: Amendment, now: int) -> Annotated:
 
 
 async def undisturbed(work: Callable[[], Awaitable[T]]) -> T:
-    """Do something to bytes that other streams may refer to, or let go, at the same moment: then once more, because
-    what was looked at is not true any more. Each time somebody else got on."""
+    """Do something to a stream, or to bytes that others may refer to, that somebody may delete at the same moment: then
+    once more, because what was looked at is not true any more. Each time somebody else got on."""
     for _ in range(MAX_DISTURBED):
         with suppress(ForeignKeyViolationError):
             return await work()

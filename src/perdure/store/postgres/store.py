@@ -392,7 +392,7 @@ class PostgresStore:
                 return await admissions.deliver(on, job.item.delivery, now)
 
         try:
-            job.result = await self._patiently(work)
+            job.result = await self._patiently(lambda on: admissions.undisturbed(lambda: work(on)))
         except TROUBLE as problem:
             job.error = failure(problem, self.address.shown)
         except Exception as refusal:  # noqa: BLE001 - also a bug: it must not stop the lane
@@ -423,7 +423,9 @@ class PostgresStore:
         """
         now = self._clock.wall_ms()
         named = intervention.delivery is not None or all(entry.key is not None for entry in intervention.notes)
-        return await self._write(lambda on: admissions.intervene(on, intervention, now), again=named)
+        return await self._write(
+            lambda on: admissions.undisturbed(lambda: admissions.intervene(on, intervention, now)), again=named
+        )
 
     async def redact(self, redaction: Redaction) -> Annotated:
         """Take what a record said out of the tables, once, and let the server sweep what it left.
@@ -557,19 +559,21 @@ class PostgresStore:
 
     async def promise(self, promise: PromiseState) -> PromiseState:
         """Create a promise if it does not exist; the stored one is returned."""
-        return await self._write(lambda on: admissions.make_promise(on, promise))
+        return await self._write(lambda on: admissions.undisturbed(lambda: admissions.make_promise(on, promise)))
 
     async def resolve(
         self, promise: PromiseId, resolution: Resolution, *, now: int, make: PromiseState | None = None
     ) -> Resolved:
         """Answer a promise: the first answer stands, and every stream that waits for it is woken with it."""
-        return await self._write(lambda on: admissions.resolve(on, promise, resolution, now, make))
+        return await self._write(
+            lambda on: admissions.undisturbed(lambda: admissions.resolve(on, promise, resolution, now, make))
+        )
 
     async def resolve_all(
         self, answers: Sequence[tuple[PromiseState, Resolution]], *, now: int
     ) -> dict[PromiseId, Resolution]:
         """Answer several promises, all of them or none; what stood in the way."""
-        return await self._write(lambda on: admissions.resolve_all(on, answers, now))
+        return await self._write(lambda on: admissions.undisturbed(lambda: admissions.resolve_all(on, answers, now)))
 
     async def peek(self, promise: PromiseId) -> PromiseState | None:
         """A promise as it is now."""

@@ -8,8 +8,9 @@ import asyncio
 import pytest
 from msgspec.structs import replace
 
+from perdure.commit.changes import Intervention
 from perdure.errors import Code, Error
-from perdure.ids import InputId, Tenant, TurnId, process_stream
+from perdure.ids import InputId, PromiseId, Tenant, TurnId, process_stream
 from perdure.inbox.admit import Admitted, Conflict, Duplicate, Opening
 from perdure.inbox.items import Input
 from perdure.store.protocol import Claim
@@ -30,6 +31,7 @@ from perdure.testing.laws.bench import (
     take,
 )
 from perdure.testing.laws.blobs import PICTURE
+from perdure.vocab.promises import Ok, PromiseState
 from perdure.vocab.records import SessionOpened, TitleSet, kind_of, write
 
 
@@ -66,6 +68,28 @@ class InboxLaws:
         red = await bench.store.streams(tenant=Tenant("default"), kind="session", limit=9, tag="red")
         assert {info.stream: info.tags for info in red} == {stream_of("a"): ("big", "red"), stream_of("b"): ("red",)}
         assert not await bench.store.streams(tenant=Tenant("default"), kind="session", limit=9, tag="too late")
+
+    async def test_who_brings_something_while_the_stream_is_deleted_is_told_clearly(self, bench: Bench) -> None:
+        other = await bench.reopen()
+        for n in range(8):
+            stream = await open_stream(bench.store, f"s{n}")
+            made = [PromiseState(id=PromiseId(f"{n}-{which}"), stream=stream) for which in range(3)]
+            deleted, *brought = await asyncio.gather(
+                bench.store.delete(stream),
+                other.admit(said(stream, "more", agent=None)),
+                other.admit(replace(said(stream, "picture", agent=None), blobs=(PICTURE,))),
+                other.promise(made[0]),
+                other.resolve(made[1].id, Ok(value=1), now=1, make=made[1]),
+                other.resolve_all([(made[2], Ok(value=1))], now=1),
+                other.intervene(Intervention(stream, delivery=said(stream, "now", agent=None), notes=(note("x"),))),
+                return_exceptions=True,
+            )
+            assert deleted is True
+            assert await bench.store.stream(stream) is None
+            for told in brought:
+                if isinstance(told, BaseException):
+                    assert isinstance(told, Error), told
+                    assert told.code is Code.SESSION_UNKNOWN, told
 
     async def test_the_same_input_again_is_the_first_one(self, bench: Bench) -> None:
         stream = stream_of("one")
