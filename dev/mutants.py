@@ -277,6 +277,42 @@ MUTANTS = [
         "tests/crash/test_schedules.py -k 'wherever_its_worker_dies and sqlite'",
     ),
     Mutant(
+        "an occurrence is recorded, and its processes are started after that",
+        "runtime/trigger_resident.py",
+        "        self._owned.submit(record, consume=(row.id,), sends=sends)\n",
+        "        self._owned.submit(record, consume=(row.id,))\n        self._owned.flush()\n"
+        "        self._owned.submit(sends=sends)\n",
+        "tests/crash/test_triggers.py -k 'gets_its_process_once'",
+        also=Mutant(
+            "and nobody looks whether they were",
+            "runtime/trigger_resident.py",
+            "        if self._taken_over:\n",
+            "        if False:\n",
+            "",
+        ),
+    ),
+    Mutant(
+        "whoever left while an occurrence was taken in gets a process",
+        "runtime/trigger_resident.py",
+        "self._owned.need((), tuple(revision_key(one.id, one.revision + 1) for one in wanted))",
+        "pass",
+        "tests/scenarios/test_triggers.py -k 'nobody_who_left and sqlite'",
+    ),
+    Mutant(
+        "a start that failed is forgotten with the worker that saw it",
+        "runtime/trigger_resident.py",
+        "        if self._taken_over:\n",
+        "        if False:\n",
+        "tests/crash/test_triggers.py -k 'is_said_by_whoever_takes_over'",
+    ),
+    Mutant(
+        "what an attempt emits has a key of its own each time",
+        "runtime/trigger_client.py",
+        "chosen = join(self.by.key, name) if key is None else key",
+        "chosen = key",
+        "tests/scenarios/test_triggers.py -k 'runs_again_says_nothing and sqlite'",
+    ),
+    Mutant(
         "what the clock says twice is due twice",
         "services/cron.py",
         "        if due > last:\n",
@@ -928,8 +964,8 @@ MUTANTS = [
     Mutant(
         "the cancel gate is not a gate",
         "vocab/records.py",
-        "        case TurnEnded(turn=turn) | CancelRequested(turn=turn):\n            return gate_key(turn)",
-        "        case CancelRequested(turn=turn):\n            return gate_key(turn)",
+        'end_key(it.turn) if it.reason == "cancelled" else gate_key(it.turn)',
+        'end_key(it.turn) if it.reason == "cancelled" else None',
         "tests/scenarios/test_turns.py::test_a_finished_turn_cannot_be_cancelled",
     ),
     Mutant(

@@ -59,6 +59,14 @@ class Code(StrEnum):
     SUBAGENT_GONE = "subagent_gone"
     SUBAGENT_OUTPUT_INVALID = "subagent_output_invalid"
 
+    # triggers
+    TRIGGER_INVALID = "trigger_invalid"
+    TRIGGER_CONFLICT = "trigger_conflict"
+    TRIGGER_LIMIT = "trigger_limit"
+    TRIGGER_SOURCE_UNKNOWN = "trigger_source_unknown"
+    TRIGGER_SUBSCRIPTION_UNKNOWN = "trigger_subscription_unknown"
+    TRIGGER_REVISION_CONFLICT = "trigger_revision_conflict"
+
     # people
     APPROVAL_UNKNOWN = "approval_unknown"
     APPROVAL_ALREADY_DECIDED = "approval_already_decided"
@@ -226,6 +234,12 @@ TRAITS: Mapping[Code, Trait] = {
     Code.SCHEDULE_UNKNOWN: _MISSING,
     Code.SCHEDULE_CONFLICT: _CONFLICT,
     Code.SCHEDULE_ENDED: _CONFLICT,
+    Code.TRIGGER_INVALID: _BAD,
+    Code.TRIGGER_CONFLICT: _CONFLICT,
+    Code.TRIGGER_LIMIT: _CONFLICT,
+    Code.TRIGGER_SOURCE_UNKNOWN: _MISSING,
+    Code.TRIGGER_SUBSCRIPTION_UNKNOWN: _MISSING,
+    Code.TRIGGER_REVISION_CONFLICT: _CONFLICT,
     Code.APPROVAL_UNKNOWN: _MISSING,
     Code.APPROVAL_ALREADY_DECIDED: _CONFLICT,
     Code.APPROVAL_STALE: _CONFLICT,

@@ -91,6 +91,11 @@ def schedule_stream(tenant: Tenant, schedule: str) -> StreamId:
     return StreamId(join(tenant, "schedule", schedule))
 
 
+def trigger_stream(tenant: Tenant, source_type: str, source: str) -> StreamId:
+    """The stream that holds the subscriptions of a trigger source, and what happened there."""
+    return StreamId(join(tenant, "trigger", join(source_type, source)))
+
+
 def tasks_stream(tenant: Tenant, session: SessionId) -> StreamId:
     """The stream that lists a session's tasks."""
     return StreamId(join(tenant, "tasks", session))

@@ -14,7 +14,7 @@ from perdure.codec import decode, encode
 from perdure.errors import Code, Error
 from perdure.ids import BlobHash, CallId, EffectId, InputId, PromiseId, Seq, SessionId, StreamId, TurnId, WorkerId
 from perdure.inbox import items
-from perdure.vocab import causes, messages, processes, promises, records, schedules
+from perdure.vocab import causes, messages, processes, promises, records, schedules, triggers
 from perdure.vocab import effects as e
 from perdure.vocab import outcomes as o
 from perdure.vocab import registrations as r
@@ -192,6 +192,64 @@ RECORDS: list[tuple[records.Record, str]] = [
     (
         records.ScheduleSkipped(due_at=5, reason="overlap", missed=2, request="r"),
         '{"type":"schedule_skipped","due_at":5,"reason":"overlap","missed":2,"request":"r"}',
+    ),
+    (
+        records.TriggerSourceOpened(source_type="mail.received", source="k"),
+        '{"type":"trigger_source_opened","source_type":"mail.received","source":"k"}',
+    ),
+    (
+        records.SubscriptionChanged(
+            change="updated",
+            subscription=triggers.SubscriptionState(
+                id="mail.received:f",
+                definition=triggers.SubscriptionDefinition(
+                    key="f",
+                    definition="python:f",
+                    uses_event=False,
+                    fixed={"args": [1], "kwargs": {}},
+                    owner="s",
+                    wake_target=processes.SessionScope(session_id="s"),
+                ),
+                revision=2,
+                incarnation=3,
+                enabled=False,
+                deleted=True,
+            ),
+            operation="op",
+            by="ann",
+        ),
+        '{"type":"subscription_changed","change":"updated","subscription":{"id":"mail.received:f","definition":'
+        '{"key":"f","definition":"python:f","uses_event":false,"fixed":{"args":[1],"kwargs":{}},"owner":"s",'
+        '"wake_target":{"session_id":"s"}},"revision":2,"incarnation":3,"enabled":false,"deleted":true},'
+        '"operation":"op","by":"ann"}',
+    ),
+    (
+        records.TriggerOccurred(
+            occurrence="occ_1",
+            key="m1",
+            payload={"a": 1},
+            session="s",
+            deliveries=(
+                triggers.TriggerDelivery(subscription="sub_1", revision=2, incarnation=1, process_id="trg_1"),
+                triggers.TriggerDelivery(
+                    subscription="sub_2",
+                    revision=1,
+                    incarnation=1,
+                    process_id="trg_2",
+                    failed=triggers.StartFailure(code="c", message="m"),
+                ),
+            ),
+        ),
+        '{"type":"trigger_occurred","occurrence":"occ_1","key":"m1","payload":{"a":1},"session":"s","deliveries":'
+        '[{"subscription":"sub_1","revision":2,"incarnation":1,"process_id":"trg_1"},'
+        '{"subscription":"sub_2","revision":1,"incarnation":1,"process_id":"trg_2","failed":{"code":"c","message":"m"}}]}',
+    ),
+    (
+        records.TriggerDeliveryFailed(
+            occurrence="occ_1", subscription="sub_1", failure=triggers.StartFailure(code="c", message="m")
+        ),
+        '{"type":"trigger_delivery_failed","occurrence":"occ_1","subscription":"sub_1",'
+        '"failure":{"code":"c","message":"m"}}',
     ),
     (
         records.ScheduleChanged(change="ended", by="ann", reason="cancelled", request="r"),
@@ -604,6 +662,10 @@ ITEMS: list[tuple[items.Item, str]] = [
     (
         records.ChildEnded(child=SessionId("sub-1"), turn=T, status="cancelled"),
         '{"type":"child_ended","child":"sub-1","turn":"t1","status":"cancelled"}',
+    ),
+    (
+        items.Occurrence(occurrence="occ_1", key="m1", payload={"a": 1}, session="s"),
+        '{"type":"occurrence","occurrence":"occ_1","key":"m1","payload":{"a":1},"session":"s"}',
     ),
 ]
 

@@ -71,6 +71,12 @@ PROMISED = {
         "writer: started by the tool",
         "model calls, the writer's included: 3",
     ),
+    "15_trigger.py": (
+        "1  ['receipt for order 7', 'recounted shelf B']",
+        "2  the same again: True ['order.paid:receipts', 'order.paid:stock']",
+        "3  Paid.",
+        "4  {'id': 8} ['order.paid:receipts']",
+    ),
     "16_pause.py": (
         "1  paused: True",
         "2  paid [4200], 1 input waits, 1 request to the model",

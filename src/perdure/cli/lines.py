@@ -65,6 +65,7 @@ from perdure.vocab.records import (
 from perdure.vocab.refs import EffectRef, PartRef, parse_ref
 from perdure.vocab.registrations import ProcessFailure, Succeeded
 from perdure.vocab.schedules import ScheduleChanged, ScheduleCreated, ScheduleFired, ScheduleSkipped
+from perdure.vocab.triggers import SubscriptionChanged, TriggerDeliveryFailed, TriggerOccurred, TriggerSourceOpened
 
 FromOutside: TypeAlias = (
     InputCancelled
@@ -79,6 +80,8 @@ FromOutside: TypeAlias = (
     | ChildRegistered
     | ChildEnded
 )
+
+OfTrigger: TypeAlias = TriggerSourceOpened | SubscriptionChanged | TriggerOccurred | TriggerDeliveryFailed
 
 OfProcess: TypeAlias = ProcessRegistered | ProcessFirstStarted | ProcessEvent | AbandonRequested
 
@@ -195,6 +198,8 @@ class Reader:
                 return self._process(fact, fact.record)
             case (ScheduleCreated() | ScheduleFired() | ScheduleSkipped() | ScheduleChanged()) as record:
                 return self._plain(fact, "schedule", "-", of_schedule(record))
+            case TriggerSourceOpened() | SubscriptionChanged() | TriggerOccurred() | TriggerDeliveryFailed():
+                return self._trigger(fact, fact.record)
             case _:
                 return self._from_outside(fact, fact.record)
 
@@ -216,6 +221,18 @@ class Reader:
                 return self._plain(fact, "process", "end", f"{event}: {one_line(code, 40)}", "fail")
             case ProcessEvent(event=event):
                 return self._plain(fact, "process", "end", event, "warn")
+
+    def _trigger(self, fact: Fact, record: OfTrigger) -> Line:
+        """What happened at a trigger source."""
+        match record:
+            case TriggerSourceOpened(source_type=source_type):
+                return self._plain(fact, "trigger", source_type, "opened")
+            case SubscriptionChanged(subscription=now, change=change, by=by):
+                return self._plain(fact, "trigger", now.id, f"{change} {one_line(by, 40)}".strip())
+            case TriggerOccurred(occurrence=name, deliveries=deliveries):
+                return self._plain(fact, "trigger", name, f"occurred, {len(deliveries)} wanted")
+            case TriggerDeliveryFailed(subscription=name, failure=failure):
+                return self._plain(fact, "trigger", name, failure.code, "fail")
 
     def _from_outside(self, fact: Fact, record: FromOutside) -> Line:
         """What somebody did to the session."""

@@ -20,3 +20,13 @@ Quiet = Annotated[bool, Option("--quiet", "-q", help="Only the essential.")]
 SessionName = Annotated[
     str, Argument(metavar="SESSION", help="A session id, or the beginning of one.", show_default=False)
 ]
+
+
+def who(by: str) -> str:
+    """Who does it: as said, or as logged in."""
+    from getpass import getuser
+
+    try:
+        return by or getuser()
+    except (OSError, KeyError):
+        return "cli"

@@ -9,7 +9,7 @@ import msgspec
 from perdure.codec import brief, digest
 from perdure.errors import Code, Error
 from perdure.ids import BlobHash, Fence, InputId, PromiseId, StreamId, TurnId
-from perdure.inbox.items import CancelTurn, Input, Item, LateOutcome, Wake, write
+from perdure.inbox.items import CancelTurn, Input, Item, LateOutcome, Occurrence, Wake, write
 from perdure.vocab.blobs import Blob
 from perdure.vocab.records import ChildEnded, InputAdmitted, InputCancelled
 
@@ -143,6 +143,8 @@ def _content(item: Item) -> tuple[object, ...]:
             return ("cancel_turn", turn)
         case ChildEnded(child=child, turn=turn):
             return ("child_ended", child, turn)
+        case Occurrence(payload=payload, session=session):
+            return ("occurrence", payload, session)
 
 
 def delivery(stream: StreamId, source_key: str, item: Item, *, at: int, agent: str | None = None) -> Delivery:

@@ -56,7 +56,16 @@ class CancelTurn(Value, frozen=True, tag="cancel_turn"):
     reason: str = ""
 
 
-Item: TypeAlias = Input | LateOutcome | Wake | CancelTurn | ChildEnded
+class Occurrence(Value, frozen=True, tag="occurrence"):
+    """Something happened at a trigger source."""
+
+    occurrence: str
+    key: str
+    payload: Json = None
+    session: str = ""
+
+
+Item: TypeAlias = Input | LateOutcome | Wake | CancelTurn | ChildEnded | Occurrence
 
 _decoder = msgspec.json.Decoder(Item)
 

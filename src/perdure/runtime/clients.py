@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+from collections import Counter
 from collections.abc import Awaitable, Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -68,6 +69,10 @@ _VISIBLE = frozenset(
         Code.RESULT_TIMEOUT,
         Code.SESSION_AGENT_CONFLICT,
         Code.SESSION_UNKNOWN,
+        Code.TRIGGER_CONFLICT,
+        Code.TRIGGER_INVALID,
+        Code.TRIGGER_LIMIT,
+        Code.TRIGGER_REVISION_CONFLICT,
         Code.TURN_FAILED,
         Code.TURN_UNKNOWN,
         Code.RUNTIME_EFFECT_ATTACHMENT_MISSING_REFERENCE,
@@ -92,6 +97,8 @@ class CallSite:
     cancellation: CancelToken = field(default_factory=CancelToken)
     attached: list[Blob] = field(default_factory=list[Blob])
     spent: list[DirectUsage] = field(default_factory=list[DirectUsage])
+    triggers: list[Json] = field(default_factory=list[Json])
+    counted: Counter[str] = field(default_factory=Counter[str])
     keep: Callable[[Blob], None] | None = None
     created: int = 0
     batches: int = 0

@@ -20,7 +20,9 @@ from perdure.processes.record import ProcessRecord
 from perdure.processes.registration import check_process_id
 from perdure.runtime.process_handle import ProcessHandle, value_of
 from perdure.runtime.starting import python_process, register
+from perdure.runtime.trigger_client import Spokesman, TriggersClient
 from perdure.services.commands import GRACE_S, KEEP_BYTES, checked
+from perdure.services.secrets import Veil
 from perdure.tools.body import Body, EventFailed, EventTimedOut
 from perdure.tools.context import NOT_GIVEN, CancelToken
 from perdure.tools.durable import DurableOps, Duration
@@ -63,6 +65,7 @@ class ProcessContext(DurableOps):
     runtime: Runtime
     given: object = NOT_GIVEN
     cancellation: CancelToken = field(default_factory=CancelToken)
+    veil: Veil = field(default_factory=Veil)
     call_id: CallId = field(init=False)
 
     def __post_init__(self) -> None:
@@ -112,6 +115,22 @@ class ProcessContext(DurableOps):
         self.driver.emit(
             event, payload, keys.process_event(self.process_id, body.count("emit")) if key is None else key
         )
+
+    @property
+    def triggers(self) -> TriggersClient:
+        """What happens, and who wants a process for it: `await ctx.triggers.emit("order.paid", {...})`. Said once,
+        however often the function is entered; subscriptions belong to whom this process belongs to."""
+        mine, body = self.look().known, self.durable_effects()
+        by = Spokesman(
+            key=self.idempotency_key,
+            originator=mine.provenance.originator,
+            wake_target=mine.wake_target,
+            veil=self.veil,
+            nth=lambda source_type: body.count(join("trigger", source_type)),
+            durable=body.controller.ledger.durable,
+            report=lambda _: None,
+        )
+        return TriggersClient(self.runtime.triggers.of(self.tenant), by, body)
 
     async def start(
         self, process: ProcessFunction | str, /, *args: object, id: str | None = None, **kwargs: object

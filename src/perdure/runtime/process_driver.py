@@ -57,7 +57,19 @@ GRACE_S = 0.1
 
 INTERNAL = "An internal error occurred in the process"
 
-_NAMED = ("step:", "sleep:", "event:", "direct:", "start:", "wait:", "ask:", "answer:", "first:", "process:")
+_NAMED = (
+    "step:",
+    "sleep:",
+    "event:",
+    "direct:",
+    "start:",
+    "wait:",
+    "ask:",
+    "answer:",
+    "first:",
+    "process:",
+    "trigger:",
+)
 
 
 @dataclass(slots=True)
@@ -242,6 +254,7 @@ class ProcessDriver:
             runtime=cast("Runtime", self._shared.host),
             given=given,
             cancellation=entry.cancellation,
+            veil=Veil(self._shared.revealed, self._owned.stream),
         )
 
     def _came_back(self, entry: Entry) -> None:

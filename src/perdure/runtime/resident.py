@@ -20,7 +20,7 @@ from perdure.commit.plan import Plan, Receipt, Snapshot
 from perdure.errors import Code, Error
 from perdure.ids import BlobHash, EffectId, Seq, SessionId, StreamId, TurnId, stream_names
 from perdure.inbox.admit import Delivery, admitted
-from perdure.inbox.items import CancelTurn, Input, LateOutcome, Wake
+from perdure.inbox.items import CancelTurn, Input, LateOutcome, Occurrence, Wake
 from perdure.observe.ends import last_answer
 from perdure.observe.events import Cursor, Delta, Live
 from perdure.observe.hub import PEOPLE, QUEUE_LIMIT
@@ -41,6 +41,7 @@ from perdure.runtime.services import services_of
 from perdure.runtime.shared import Shared, TurnResult
 from perdure.runtime.subagents import GONE, Subagents, farewells
 from perdure.runtime.transcript import Transcript
+from perdure.runtime.trigger_client import TriggersClient, client_of_call
 from perdure.runtime.turns import TurnDriver
 from perdure.runtime.waiting import Waiting
 from perdure.services.spawns import Line
@@ -362,6 +363,8 @@ class Resident:
                     if self.driver and reason.startswith(GONE):
                         self.driver.hear()
                     self._owned.submit(consume=(row.id,))
+                case Occurrence():
+                    self._owned.submit(consume=(row.id,))  # nothing happens at a session
 
     def _cancel(self, asked: CancelTurn, inbox_id: int) -> None:
         """Whoever asked for a turn does not want it any more. What is over, or cancelled, stays as it is."""
@@ -593,7 +596,12 @@ class Resident:
             body = cast("ToolContext[object]", parent).body
             return ProcessesClient(cast("Runtime", shared.host), parent, body, site, local)
 
+        def triggers(parent: CallSurface) -> TriggersClient:
+            ctx = cast("ToolContext[object]", parent)
+            return client_of_call(shared.host.triggers, ctx, site, self._owned.durable)
+
         return Clients(
+            triggers=triggers,
             sessions=SessionsClient(site, shared, stream, agent, self._change_tools, self._hand_over),
             attachments=AttachmentsClient(site, self._fetch),
             direct_completions=completions,

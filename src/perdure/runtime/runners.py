@@ -245,8 +245,10 @@ class Runners:
             await self._waits.withdraw(completion.key)  # it ended after all: whoever has the key is told so
         around.emitter.flush()  # what the call said stands before what became of it
         flight.blobs = done.blobs
-        spent = tuple(flight.site.spent) if flight.site else ()
-        return msgspec.structs.replace(done.outcome, direct=spent) if spent else done.outcome
+        site = flight.site
+        if site is None or not (site.spent or site.triggers):
+            return done.outcome
+        return msgspec.structs.replace(done.outcome, direct=tuple(site.spent), triggers=tuple(site.triggers))
 
     async def _body(self, item: RunCall, flight: Flight, controller: JournaledController) -> Body:
         assert item.ref.index is not None

@@ -38,6 +38,7 @@ from perdure.runtime.session import OpensAt, Session
 from perdure.runtime.shared import Compositions, Results, Secrets, Shared
 from perdure.runtime.stores import store_for
 from perdure.runtime.tasks import StoredTasks
+from perdure.runtime.triggers import Triggers
 from perdure.runtime.work import Work, check_place
 from perdure.runtime.worker import Worker
 from perdure.services.commands import GRACE_S, KEEP_BYTES
@@ -153,6 +154,7 @@ class Runtime:
         self.approvals = Approvals(self)
         self.schedules = Schedules(self)
         self.processes = Processes(self)
+        self.triggers = Triggers(self, self.tenant)
         self.worker_id = WorkerId(short_id("w", self.clock.wall_ms()))
         self.worker: Worker | None = None
         self.work = worker if isinstance(worker, Work) else Work()

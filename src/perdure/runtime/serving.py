@@ -21,6 +21,7 @@ from perdure.runtime.resident import Offer, Resident
 from perdure.runtime.schedule_resident import ScheduleResident
 from perdure.runtime.shared import Shared
 from perdure.runtime.trials import Trials
+from perdure.runtime.trigger_resident import TriggerResident
 from perdure.store.protocol import Claim, Ready
 
 log = logging.getLogger("perdure.runtime")
@@ -265,6 +266,8 @@ class Serving:
                 return ProcessResident(self._shared, claim)
             case "schedule":
                 return ScheduleResident(self._shared, claim)
+            case "trigger":
+                return TriggerResident(self._shared, claim)
             case _:
                 return Resident(self._shared, claim)
 

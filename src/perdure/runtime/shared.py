@@ -33,6 +33,7 @@ from perdure.vocab.usage import Usage
 
 if TYPE_CHECKING:
     from perdure.runtime.session import Session
+    from perdure.runtime.triggers import Triggers
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,6 +209,11 @@ class Host(Protocol):
     @property
     def commands(self) -> Commands:
         """Where its tools register commands of the operating system."""
+        ...
+
+    @property
+    def triggers(self) -> Triggers:
+        """What happens, and who wants a process for it."""
         ...
 
     def existing(self, id: str, *, tenant: str | None = None) -> Session:

@@ -16,6 +16,7 @@ from itertools import islice
 from perdure.errors import Error
 from perdure.ids import StreamId, Tenant, TurnId, stream_names
 from perdure.processes.registration import EXTERNAL, owner_of
+from perdure.processes.triggers import OWNER as TRIGGERS
 from perdure.runtime.schedule_resident import OWNER as SCHEDULES
 from perdure.runtime.serving import Serving
 from perdure.runtime.shared import Shared
@@ -44,7 +45,7 @@ class Worker:
         self._line_until = 0.0
         self._known = {name: agent.place for name, agent in shared.agents.items()}
         self._known |= {owner_of(name): code.place for name, code in shared.processes.items()}
-        self._known |= {owner_of(EXTERNAL): Place(), SCHEDULES: Place()}
+        self._known |= {owner_of(EXTERNAL): Place(), SCHEDULES: Place(), TRIGGERS: Place()}
         self.serving = Serving(shared, on_room=self._awake.set)
 
     async def run(self) -> None:

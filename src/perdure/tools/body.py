@@ -512,20 +512,28 @@ class Body:
 
         A `ToolError` of whoever starts it is its outcome, on every entry.
         """
-        self._reserve("ask", name)
+        await self.told("ask", name, given, start, Care(effect="pure", record_start=True))
+
+    async def told(
+        self, kind: PartKind, name: str, given: object, tell: Callable[[], Awaitable[Json]], care: Care | None = None
+    ) -> Json:
+        """Tell somebody elsewhere something that is one thing however often it is told; or know what was said to that.
+
+        A `ToolError` is its outcome, on every entry. Any other error is not: then it is told again.
+        """
+        self._reserve(kind, name)
         command = DurableStep(step_id=name, input=_checked_input(name, msgspec.to_builtins(given)))
-        key = self.place.key("ask", name)
-        described = self._envelope(self.place.part("ask", name), command, key)
+        described = self._envelope(self.place.part(kind, name), command, self.place.key(kind, name))
 
         async def run(_: Envelope) -> Outcome:
             try:
-                await start()
+                return DurableStepOutcome(value=await tell())
             except ToolError as refusal:
                 return self._failed(name, refusal)
-            return DurableStepOutcome()
 
-        care = Care(effect="pure", record_start=True)
-        _step_value(name, into_durable_step(await self._execute(described, Local(EffectKind.DURABLE_STEP, run), care)))
+        local = Local(EffectKind.DURABLE_STEP, run)
+        care = care or Care(effect="idempotent")
+        return _step_value(name, into_durable_step(await self._execute(described, local, care)))
 
     async def end_of_turn(self, name: str, turn: TurnScope, timeout_ms: int | None) -> Resolution:
         """How a turn of another session ended."""

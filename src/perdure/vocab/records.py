@@ -11,7 +11,8 @@ attempt of the first call of that reply; `.approval` names what precedes an atte
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias, get_args
+from collections.abc import Callable
+from typing import Literal, TypeAlias, TypeVar, cast, get_args
 
 import msgspec
 
@@ -35,6 +36,7 @@ from perdure.vocab.outcomes import Outcome, ToolOutput
 from perdure.vocab.registrations import ProcessOutput, Registration
 from perdure.vocab.schedules import ScheduleChanged, ScheduleCreated, ScheduleFired, ScheduleSkipped
 from perdure.vocab.tools import DoubtPolicy, EffectClass
+from perdure.vocab.triggers import SubscriptionChanged, TriggerDeliveryFailed, TriggerOccurred, TriggerSourceOpened
 from perdure.vocab.usage import Usage
 from perdure.vocab.wire import Value, read_stored, unknown_shape
 
@@ -383,6 +385,10 @@ Record: TypeAlias = (
     | ChildClaimed
     | ChildRegistered
     | ChildEnded
+    | TriggerSourceOpened
+    | SubscriptionChanged
+    | TriggerOccurred
+    | TriggerDeliveryFailed
 )
 
 
@@ -509,55 +515,26 @@ def run_key(due_at: int, request: str) -> str:
     return f"run:{request}" if request else f"due:{due_at}"
 
 
-_KEYLESS = (EffectStarted, EffectSettled)
-_OF_OTHERS = (ChildClaimed, ChildRegistered, ChildEnded, TurnRecomposed)
+def revision_key(subscription: str, revision: int) -> str:
+    """The log key of a subscription's revision: whoever takes it has changed it."""
+    return join("sub", subscription, str(revision))
 
 
-def key_of(record: Record) -> str | None:
-    """The log key a record claims, if it claims one."""
-    if isinstance(record, _KEYLESS):  # most records are
-        return _asked(record) if isinstance(record, EffectStarted) else None
-    match record:
-        case TurnOpened(turn=turn):
-            return open_key(turn)
-        case TurnEnded(turn=turn, reason="cancelled"):
-            return end_key(turn)
-        case TurnEnded(turn=turn) | CancelRequested(turn=turn):
-            return gate_key(turn)
-        case InputAdmitted(input=input, joins=True) | InputCancelled(input=input):
-            return input_key(input)
-        case RecordRedacted(seq=seq):
-            return redaction_key(seq)
-        case GrantRevoked(grant=grant):
-            return revocation_key(grant)
-        case ProcessEvent(output=output) if output is not None:
-            return PROCESS_END
-        case ProcessEvent(event=event, replay=replay):
-            return event_key(event, replay)
-        case ProcessFirstStarted():
-            return FIRST_STARTED
-        case AbandonRequested():
-            return ABANDON
-        case ScheduleFired(due_at=due_at, request=request) | ScheduleSkipped(due_at=due_at, request=request):
-            return run_key(due_at, request)
-        case ScheduleChanged(change="run", request=request):
-            return f"ask:{request}"
-        case ScheduleChanged(change="ended"):
-            return SCHEDULE_END
-        case _:
-            return _key_of_other(record) if isinstance(record, _OF_OTHERS) else None
+def occurrence_key(occurrence: str) -> str:
+    """The log key of something that happened."""
+    return join("occ", occurrence)
 
 
-def _key_of_other(record: ChildClaimed | ChildRegistered | ChildEnded | TurnRecomposed) -> str:
-    match record:
-        case ChildClaimed(number=number):
-            return claim_key(number)
-        case ChildRegistered(handle=handle):
-            return registration_key(handle)
-        case ChildEnded(child=child, turn=turn):
-            return report_key(child, turn)
-        case TurnRecomposed(turn=turn, n=n):
-            return hands_key(turn, n)
+def failure_key(occurrence: str, subscription: str) -> str:
+    """The log key of a process that was not started."""
+    return join("failed", occurrence, subscription)
+
+
+R = TypeVar("R")
+
+
+def _keyed(type: type[R], key: Callable[[R], str | None]) -> tuple[type[R], Callable[[Record], str | None]]:
+    return type, cast("Callable[[Record], str | None]", key)
 
 
 def _asked(started: EffectStarted) -> str | None:
@@ -566,3 +543,46 @@ def _asked(started: EffectStarted) -> str | None:
             return ask_key(key.key_id)
         case _:
             return None
+
+
+def _of_schedule(change: ScheduleChanged) -> str | None:
+    match change.change:
+        case "run":
+            return f"ask:{change.request}"
+        case "ended":
+            return SCHEDULE_END
+        case _:
+            return None
+
+
+_KEYS: dict[type, Callable[[Record], str | None]] = dict(
+    (
+        _keyed(EffectStarted, _asked),
+        _keyed(TurnOpened, lambda it: open_key(it.turn)),
+        _keyed(TurnEnded, lambda it: end_key(it.turn) if it.reason == "cancelled" else gate_key(it.turn)),
+        _keyed(CancelRequested, lambda it: gate_key(it.turn)),
+        _keyed(InputAdmitted, lambda it: input_key(it.input) if it.joins else None),
+        _keyed(InputCancelled, lambda it: input_key(it.input)),
+        _keyed(RecordRedacted, lambda it: redaction_key(it.seq)),
+        _keyed(GrantRevoked, lambda it: revocation_key(it.grant)),
+        _keyed(ProcessEvent, lambda it: PROCESS_END if it.output is not None else event_key(it.event, it.replay)),
+        _keyed(ProcessFirstStarted, lambda _: FIRST_STARTED),
+        _keyed(AbandonRequested, lambda _: ABANDON),
+        _keyed(ScheduleFired, lambda it: run_key(it.due_at, it.request)),
+        _keyed(ScheduleSkipped, lambda it: run_key(it.due_at, it.request)),
+        _keyed(ScheduleChanged, _of_schedule),
+        _keyed(ChildClaimed, lambda it: claim_key(it.number)),
+        _keyed(ChildRegistered, lambda it: registration_key(it.handle)),
+        _keyed(ChildEnded, lambda it: report_key(it.child, it.turn)),
+        _keyed(TurnRecomposed, lambda it: hands_key(it.turn, it.n)),
+        _keyed(SubscriptionChanged, lambda it: revision_key(it.subscription.id, it.subscription.revision)),
+        _keyed(TriggerOccurred, lambda it: occurrence_key(it.occurrence)),
+        _keyed(TriggerDeliveryFailed, lambda it: failure_key(it.occurrence, it.subscription)),
+    )
+)
+
+
+def key_of(record: Record) -> str | None:
+    """The log key a record claims, if it claims one."""
+    key = _KEYS.get(type(record))
+    return None if key is None else key(record)

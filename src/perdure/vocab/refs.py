@@ -55,7 +55,19 @@ class EffectRef(msgspec.Struct, frozen=True, gc=False):
 
 
 PartKind = Literal[
-    "step", "sleep", "event", "value", "direct", "signal", "start", "wait", "ask", "answer", "first", "process"
+    "step",
+    "sleep",
+    "event",
+    "value",
+    "direct",
+    "signal",
+    "start",
+    "wait",
+    "ask",
+    "answer",
+    "first",
+    "process",
+    "trigger",
 ]
 _PARTS: dict[str, PartKind] = {kind: kind for kind in get_args(PartKind)}
 

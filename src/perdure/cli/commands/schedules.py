@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Option, Typer
 
-from perdure.cli.options import Db, Json, Quiet
+from perdure.cli.options import Db, Json, Quiet, who
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -137,7 +137,7 @@ def create(  # noqa: PLR0913 - its options, each one word
                 agent=agent or None,
                 overlap=cast("Overlap", overlap),
                 catch_up=cast("CatchUp", catch_up),
-                by=_who(by),
+                by=who(by),
             )
             state, due = await handle.state(), await _next(handle)
         if json:
@@ -151,25 +151,25 @@ def create(  # noqa: PLR0913 - its options, each one word
 @app.command()
 def pause(id: ScheduleName, by: By = "", db: Db = "") -> None:
     """Make no more runs until it is resumed."""
-    _do(db, id, lambda handle: handle.pause(by=_who(by)), "Paused.", "It was paused.")
+    _do(db, id, lambda handle: handle.pause(by=who(by)), "Paused.", "It was paused.")
 
 
 @app.command()
 def resume(id: ScheduleName, by: By = "", db: Db = "") -> None:
     """Go on, with what is due from now on."""
-    _do(db, id, lambda handle: handle.resume(by=_who(by)), "It goes on.", "It was not paused.")
+    _do(db, id, lambda handle: handle.resume(by=who(by)), "It goes on.", "It was not paused.")
 
 
 @app.command("run")
 def run_now(id: ScheduleName, by: By = "", db: Db = "") -> None:
     """Make a run now; it changes nothing about when it is due."""
-    _do(db, id, lambda handle: handle.run(by=_who(by)), "Asked for; a worker makes it.", "")
+    _do(db, id, lambda handle: handle.run(by=who(by)), "Asked for; a worker makes it.", "")
 
 
 @app.command()
 def cancel(id: ScheduleName, by: By = "", db: Db = "") -> None:
     """End it: no run is made any more."""
-    _do(db, id, lambda handle: handle.cancel(by=_who(by)), "Cancelled.", "It had ended.")
+    _do(db, id, lambda handle: handle.cancel(by=who(by)), "Cancelled.", "It had ended.")
 
 
 def _do(db: str, id: str, what: Callable[[ScheduleHandle], Awaitable[object]], done: str, so_already: str) -> None:
@@ -183,15 +183,6 @@ def _do(db: str, id: str, what: Callable[[ScheduleHandle], Awaitable[object]], d
             note(done if await what(rt.schedules.get(id)) else so_already)
 
     run(do)
-
-
-def _who(by: str) -> str:
-    from getpass import getuser
-
-    try:
-        return by or getuser()
-    except (OSError, KeyError):
-        return "cli"
 
 
 async def _next(handle: ScheduleHandle) -> tuple[str, ...]:

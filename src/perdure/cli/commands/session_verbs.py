@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 from typer import Argument, Exit, Option
 
-from perdure.cli.options import Db, Json, SessionName
+from perdure.cli.options import Db, Json, SessionName, who
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,15 +25,6 @@ def add_to(app: Typer) -> None:
     """Make these commands of `perdure sessions`."""
     for command in (send, cancel, pause, resume, answer, post):
         app.command()(command)
-
-
-def _who(by: str) -> str:
-    from getpass import getuser
-
-    try:
-        return by or getuser()
-    except (OSError, KeyError):
-        return "cli"
 
 
 def send(  # noqa: PLR0913 - its options, each one word
@@ -67,7 +58,7 @@ async def _send(  # noqa: PLR0913 - the options of the command
     async with opened(db) as rt:
         session = await find_session(rt, name)
         sent = await session.send(
-            text, mode=cast("InputMode", mode), key=key or None, merge_key=merge_key or None, source=_who(by)
+            text, mode=cast("InputMode", mode), key=key or None, merge_key=merge_key or None, source=who(by)
         )
     if json:
         emit(type="sent", v=1, session=session.id, turn=sent.turn, input=sent.input, duplicate=sent.duplicate)
@@ -113,10 +104,10 @@ async def _cancel(name: str, input: str, reason: str, by: str, db: str, *, and_b
         session = await find_session(rt, name)
         inputs: tuple[str, ...] = ()
         if input:
-            done = await session.cancel_input(input, and_behind=and_behind, reason=reason, origin=_who(by))
+            done = await session.cancel_input(input, and_behind=and_behind, reason=reason, origin=who(by))
             outcome, inputs = done.outcome, done.inputs
         else:
-            outcome = await session.cancel(reason=reason, origin=_who(by))
+            outcome = await session.cancel(reason=reason, origin=who(by))
     if json:
         emit(type="cancel", v=1, session=session.id, outcome=outcome, inputs=list(inputs))
     else:
@@ -134,7 +125,7 @@ def pause(
     """Begin nothing more in a session. Inputs are kept; what is under way goes on to its end."""
     from perdure.cli.places import run
 
-    run(lambda: _pause(session, reason, _who(by), db, json=json))
+    run(lambda: _pause(session, reason, who(by), db, json=json))
 
 
 async def _pause(name: str, reason: str, by: str, db: str, *, json: bool) -> None:
@@ -150,7 +141,7 @@ def resume(session: SessionName, by: By = "", db: Db = "", json: Json = False) -
     """Go on with a session that was paused."""
     from perdure.cli.places import run
 
-    run(lambda: _resume(session, _who(by), db, json=json))
+    run(lambda: _resume(session, who(by), db, json=json))
 
 
 async def _resume(name: str, by: str, db: str, *, json: bool) -> None:
@@ -207,11 +198,11 @@ async def _answer(name: str, given: list[str], call: str, by: str, db: str, *, j
                 text = said[question.id]
                 answers[question.id] = text.split(",") if question.multiple else text
         strange = {id: text for id, text in said.items() if id not in answers}
-        await session.answer(item.id, {**answers, **strange}, by=_who(by), via="cli")
+        await session.answer(item.id, {**answers, **strange}, by=who(by), via="cli")
     if json:
-        emit(type="answered", v=1, session=session.id, call=item.id, by=_who(by))
+        emit(type="answered", v=1, session=session.id, call=item.id, by=who(by))
     else:
-        say(f"{item.id} answered by {_who(by)}")
+        say(f"{item.id} answered by {who(by)}")
 
 
 def post(

@@ -19,6 +19,7 @@ from perdure.tools.clients.dispatch import Dispatch
 from perdure.tools.clients.process_events import ProcessEvents
 from perdure.tools.clients.processes import SessionProcesses
 from perdure.tools.clients.sessions import Sessions
+from perdure.tools.clients.triggers import TriggerClient
 from perdure.tools.clients.turn import TurnContext
 from perdure.tools.services import missing
 from perdure.vocab.effects import Invocation, PreparedToolCall
@@ -39,6 +40,7 @@ class Clients:
     direct_completions: Callable[[CallSurface], DirectCompletions] | None = None
     process_events: ProcessEvents | None = None
     processes: Callable[[CallSurface], SessionProcesses] | None = None
+    triggers: Callable[[CallSurface], TriggerClient] | None = None
 
     def __repr__(self) -> str:
         # Presence only, as of everything a context holds.
@@ -167,6 +169,11 @@ class CallSurface:
     def processes(self) -> SessionProcesses:
         """The processes that are seen from this session."""
         return self._need(self.clients.processes, "processes")(self)
+
+    @property
+    def triggers(self) -> TriggerClient:
+        """What happens, and who wants a process for it."""
+        return self._need(self.clients.triggers, "triggers")(self)
 
     def _need(self, service: T | None, name: str) -> T:
         if service is None:
