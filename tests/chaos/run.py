@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -106,6 +106,7 @@ async def _under_fire(run: Run) -> None:
         asking = asyncio.create_task(load.run())
         await Trouble(run, begun).run()
         unanswered = await asking
+        run.report.problems += await _because(rt, unanswered)
     run.report.problems += [f"{key} was never answered" for key in sorted(unanswered)]
     run.report.counts["s until all was answered"] = int(time.monotonic() - until)
     async with asyncio.timeout(DRAIN_S):
@@ -118,6 +119,15 @@ async def _under_fire(run: Run) -> None:
     may_fall = {STORE_AWAY} if run.server is not None else set[int]()
     run.report.problems += [f"a worker ended by itself with {code}" for code in fell if code not in may_fall]
     run.report.counts["kills"] = sum(worker.kills for worker in run.fleet)
+
+
+async def _because(rt: Runtime, unanswered: Sequence[str]) -> list[str]:
+    """What those sessions wait for, and who has them: asked while the workers are still there."""
+    names = sorted({key.partition("-")[0] for key in unanswered})
+    told = {
+        name: (await rt.existing(name).why(), await rt.store.stream(rt.existing(name).stream)) for name in names[:10]
+    }
+    return [f"{name}: {why}, {row}" for name, (why, row) in told.items()]
 
 
 async def _all_consumed(url: str) -> None:
