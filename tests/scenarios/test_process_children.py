@@ -7,6 +7,7 @@ from perdure.codec import Json
 from perdure.models.scripted import ScriptedModel, say
 from perdure.vocab.outcomes import DurableStepOutcome
 from perdure.vocab.records import EffectSettled
+from perdure.vocab.registrations import Succeeded
 from tests.scenarios.conftest import Plant, until
 from tests.scenarios.plants import HURRIED, marks, parked
 
@@ -105,3 +106,44 @@ async def test_a_process_asks_an_agent_once(plant: Plant) -> None:
         await handle.resolve("go")
         assert (await handle.result(timeout=20)).startswith("short")
         assert [info.agent for info in await rt.sessions()] == ["writer"]
+
+
+async def test_a_process_that_starts_itself_or_waits_for_itself_is_refused(plant: Plant) -> None:
+    @process
+    async def ouroboros(ctx: ProcessContext, how: str) -> str:
+        try:
+            if how == "wait":
+                await ctx.wait(ctx.process_id)
+            elif how == "same":
+                await ctx.wait(await ctx.start("ouroboros", how, id=ctx.process_id))
+            else:
+                await ctx.start("ouroboros", "another", id=ctx.process_id)
+        except Error as refusal:
+            return refusal.code.value
+        return "nothing"
+
+    rt = await plant.open(ouroboros)
+    expected = {"wait": "invalid_argument", "same": "process_conflict", "other": "process_conflict"}
+    for how, code in expected.items():
+        assert await (await rt.start(ouroboros, how, id=how)).result(timeout=20) == code
+    assert len(await rt.processes.list("all")) == 3
+
+
+async def test_children_without_end_come_to_an_end(plant: Plant) -> None:
+    @process
+    async def nests(ctx: ProcessContext) -> str:
+        try:
+            await ctx.start("nests")
+        except Error as refusal:
+            return refusal.code.value
+        return "deeper"
+
+    rt = await plant.open(nests)
+    await rt.start(nests, id="n" * 450)
+
+    async def over() -> bool:
+        return bool(await rt.processes.list("all")) and not await rt.processes.list("live")
+
+    await until(over, seconds=30)
+    ends = [one.output.value for one in await rt.processes.list("all") if isinstance(one.output, Succeeded)]
+    assert ends == ["invalid_id", *["deeper"] * 7], "a name of more than 512 bytes is none: nothing half registered"

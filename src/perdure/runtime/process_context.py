@@ -210,6 +210,8 @@ class ProcessContext(DurableOps):
             EventTimedOut: it has not ended within `timeout`.
         """
         id = process if isinstance(process, str) else process.id
+        if id == self.process_id:
+            raise Error(Code.INVALID_ARGUMENT, f"the process {id} cannot wait for its own end", process=id)
         limit = None if timeout is None else duration_ms(timeout, what="the timeout")
         scope = ProcessScope(self.tenant, check_process_id(id))
         match await self.durable_effects().ended(scope.id, id, limit):

@@ -17,6 +17,7 @@ from perdure.inbox.items import Input, Wake
 from perdure.processes.events import WAKE_DISCARDED
 from perdure.processes.machine import End, Rest, Run, ending, owed
 from perdure.processes.record import CODE, ProcessRecord, advance, fold
+from perdure.runtime.held import Held
 from perdure.runtime.orphans import Orphans
 from perdure.runtime.owned import OwnedStream, rows_of
 from perdure.runtime.process_driver import ProcessDriver, code_for, farewell, wake_for
@@ -37,7 +38,7 @@ log = logging.getLogger("perdure.runtime")
 _FROM_OTHERS = frozenset({"process_event", "abandon_requested"})
 
 
-class ProcessResident:
+class ProcessResident(Held[Driver]):
     """One owned process. `serve` drives it until there is nothing to do for it."""
 
     def __init__(self, shared: Shared, claim: Claim) -> None:
@@ -258,11 +259,6 @@ class ProcessResident:
 
     # --- in the hands of a worker
 
-    @property
-    def under_way(self) -> bool:
-        """Whether its body is entered."""
-        return self.driver is not None
-
     def drives(self, turn: TurnId) -> bool | None:
         """It has no turns."""
         return None
@@ -282,28 +278,3 @@ class ProcessResident:
     def leave_to(self, orphans: Orphans) -> None:
         """It was given up: nothing of it counts any more."""
         self.abandon()
-
-    def forbid_starts(self) -> None:
-        """The worker stops."""
-        if self.driver:
-            self.driver.forbid_starts()
-
-    def abandon(self) -> None:
-        """Stop what runs, and record nothing."""
-        if self.driver:
-            self.driver.abandon()
-
-    async def let_go(self) -> None:
-        """We cannot read the stream: give it up as it was found."""
-        info = await self._shared.store.stream(self.stream)
-        if info is not None and not self._owned.error:
-            self._owned.active = info.active
-            self._owned.flush(lease="release", parked=info.parked)
-            await self._owned.durable()
-
-    async def hand_over(self) -> None:
-        """The worker stops: record what is in doubt, and let the stream go."""
-        if self.driver:
-            await self.driver.drain()
-        self._owned.flush(lease="release")
-        await self._owned.durable()

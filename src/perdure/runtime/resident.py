@@ -30,6 +30,7 @@ from perdure.runtime.children import DispatchClient
 from perdure.runtime.clients import AttachmentsClient, CallSite, CompletionsClient, SessionsClient
 from perdure.runtime.deps import DepsContext, TurnDeps
 from perdure.runtime.envelopes import Where
+from perdure.runtime.held import Held
 from perdure.runtime.instructions import InstructionsContext, InstructionsFailed, instructions_for
 from perdure.runtime.orphans import Orphans
 from perdure.runtime.owned import OwnedStream, rows_of
@@ -103,7 +104,7 @@ class Offer:
             self.future.set_result(accepted is True)
 
 
-class Resident:
+class Resident(Held[TurnDriver]):
     """One owned session. `serve` runs its turns until nothing waits."""
 
     def __init__(self, shared: Shared, claim: Claim) -> None:
@@ -683,11 +684,6 @@ class Resident:
 
     # --- in the hands of a worker
 
-    @property
-    def under_way(self) -> bool:
-        """Whether a turn of it runs."""
-        return self.driver is not None
-
     def drives(self, turn: TurnId) -> bool | None:
         """Whether this turn runs; None if none does."""
         return self.driver.turn.id == turn if self.driver else None
@@ -696,28 +692,3 @@ class Resident:
         """It was given up: what still runs tells others how it ended."""
         if self.driver:
             orphans.adopt(self.stream, self.driver)
-
-    def forbid_starts(self) -> None:
-        """What has not begun yet shall not begin."""
-        if self.driver:
-            self.driver.forbid_starts()
-
-    def abandon(self) -> None:
-        """Stop what runs, and record nothing."""
-        if self.driver:
-            self.driver.abandon()
-
-    async def let_go(self) -> None:
-        """We cannot read the stream: give it up as it was found."""
-        info = await self._shared.store.stream(self.stream)
-        if info is not None and not self._owned.error:
-            self._owned.active = info.active
-            self._owned.flush(lease="release", parked=info.parked)
-            await self._owned.durable()
-
-    async def hand_over(self) -> None:
-        """The worker stops: record what is in doubt, and let the stream go."""
-        if self.driver:
-            await self.driver.drain()
-        self._owned.flush(lease="release")
-        await self._owned.durable()

@@ -1,0 +1,67 @@
+"""A stream in the hands of a worker: how it is given up, whatever is driven in it."""
+
+from __future__ import annotations
+
+from typing import Generic, Protocol, TypeVar
+
+from perdure.ids import StreamId
+from perdure.runtime.owned import OwnedStream
+from perdure.runtime.shared import Shared
+
+
+class Drives(Protocol):
+    """What runs in a stream: a turn, or the body of a process."""
+
+    def forbid_starts(self) -> None:
+        """What has not begun yet shall not begin."""
+        ...
+
+    def abandon(self) -> None:
+        """Stop what runs, and record nothing."""
+        ...
+
+    async def drain(self) -> None:
+        """Record what is in doubt, and stop."""
+        ...
+
+
+Driven = TypeVar("Driven", bound=Drives)
+
+
+class Held(Generic[Driven]):
+    """An owned stream with something that may run in it."""
+
+    stream: StreamId
+    driver: Driven | None
+    _shared: Shared
+    _owned: OwnedStream
+
+    @property
+    def under_way(self) -> bool:
+        """Whether something runs in it."""
+        return self.driver is not None
+
+    def forbid_starts(self) -> None:
+        """The worker stops: what has not begun yet shall not begin."""
+        if self.driver:
+            self.driver.forbid_starts()
+
+    def abandon(self) -> None:
+        """Stop what runs, and record nothing."""
+        if self.driver:
+            self.driver.abandon()
+
+    async def let_go(self) -> None:
+        """We cannot read the stream: give it up as it was found."""
+        info = await self._shared.store.stream(self.stream)
+        if info is not None and not self._owned.error:
+            self._owned.active = info.active
+            self._owned.flush(lease="release", parked=info.parked)
+            await self._owned.durable()
+
+    async def hand_over(self) -> None:
+        """The worker stops: record what is in doubt, and let the stream go."""
+        if self.driver:
+            await self.driver.drain()
+        self._owned.flush(lease="release")
+        await self._owned.durable()
