@@ -1092,6 +1092,13 @@ MUTANTS = [
         f"{STORES}::TestPostgres::test_who_brings_something_while_the_stream_is_deleted_is_told_clearly",
     ),
     Mutant(
+        "who watches a turn waits for ever when its session is deleted",
+        "observe/follow.py",
+        "if while_there and seq == before and await store.stream(stream) is None:",
+        "if False:",
+        "tests/scenarios/test_observing.py -k 'is_deleted and sqlite'",
+    ),
+    Mutant(
         "the kit's children are not killed",
         "testing/crash.py",
         "        if kill_at and boundary.is_at(kill_at):\n            die()",

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 
-from perdure import Delta, Event, Fact, Gap, Runtime, ToolContext, tool
+from perdure import Code, Delta, Error, Event, Fact, Gap, Runtime, ToolContext, Tuning, tool
 from perdure.models.scripted import ScriptedModel, call, cut, say
+from perdure.runtime.session import Sent
 from perdure.vocab.records import EffectSettled, EffectStarted, TurnEnded, TurnOpened
-from tests.scenarios.conftest import Desk
+from tests.scenarios.conftest import Desk, until
 
 
 async def facts(rt: Runtime, after: str = "", *, until: int) -> list[Fact]:
@@ -176,3 +177,35 @@ async def test_the_events_of_a_turn_are_its_own(desk: Desk) -> None:
     text = "".join([piece async for piece in second.text_stream()])
     assert text.startswith("second")
     assert "first" not in text
+
+
+async def test_watching_a_turn_ends_when_its_session_is_deleted(desk: Desk) -> None:
+    @tool(effect="resumable")
+    async def wait(ctx: ToolContext) -> None:
+        """Wait."""
+        await ctx.event("never")
+
+    model = ScriptedModel.by_input({"go": [call("wait")]}, default=[say("ok")])
+    rt = await desk.open(model, wait, tuning=Tuning(patience_s=0.0))
+    away = await desk.open(ScriptedModel(), worker=False)
+    session = await rt.session("s", agent="a")
+    sent = [await session.send("go"), await (await away.session("s", agent="a")).send("next")]
+    tasks = [asyncio.create_task(watched(one)) for one in sent]
+
+    async def waits() -> bool:
+        return (await session.why()).status == "waiting"
+
+    await until(waits)
+    assert await away.existing("s").delete()
+    async with asyncio.timeout(20):
+        assert [await task for task in tasks] == [Code.TURN_UNKNOWN] * 2
+
+
+async def watched(sent: Sent) -> Code | None:
+    """Watch a turn to its end: why that could not be."""
+    try:
+        async for _ in sent.events():
+            pass
+    except Error as problem:
+        return problem.code
+    return None

@@ -18,8 +18,10 @@ from perdure.vocab.records import EffectSettled, Row, TurnOpened
 PAGE = 256
 
 
-async def follow(store: Store, hub: Hub, stream: StreamId, after: Cursor) -> AsyncIterator[Event]:
-    """Events of a stream after a cursor, endlessly."""
+async def follow(
+    store: Store, hub: Hub, stream: StreamId, after: Cursor, *, while_there: bool = False
+) -> AsyncIterator[Event]:
+    """Events of a stream after a cursor, endlessly; or `while_there`, until it is deleted."""
     seq = after.seq
     live = _Live()
     with hub.subscribe(stream) as news:
@@ -38,10 +40,12 @@ async def follow(store: Store, hub: Hub, stream: StreamId, after: Cursor) -> Asy
                 dropped, news.dropped = news.dropped, 0
                 yield Gap(Cursor(seq), dropped)
             if news.look_again:
-                news.look_again = False
+                news.look_again, before = False, seq
                 async for row in _pages(store, stream, seq):
                     seq = row.seq
                     yield _noted(_fact(row), live)
+                if while_there and seq == before and await store.stream(stream) is None:
+                    return
             elif not news.items:
                 await news.wait()
 

@@ -109,9 +109,14 @@ class Sent:
             ) from None
 
     async def events(self) -> AsyncIterator[Event]:
-        """The events of the turn that answers this input, from the moment it takes it to its end."""
-        begun, answered_in = False, self.turn
-        async for event in self.session.events(after=await self._before()):
+        """The events of the turn that answers this input, from the moment it takes it to its end.
+
+        Raises:
+            Error: `turn_unknown` once its session was deleted.
+        """
+        begun, answered_in, rt = False, self.turn, self.session.runtime
+        before = Cursor.parse(await self._before())
+        async for event in follow(rt.store, rt.hub, self.session.stream, before, while_there=True):
             match event:
                 case Delta(turn=turn) | Progress(turn=turn) | OutputDelta(turn=turn) if turn != answered_in:
                     continue
@@ -128,6 +133,7 @@ class Sent:
                 yield event
             if isinstance(event, Fact) and isinstance(event.record, TurnEnded) and event.record.turn == answered_in:
                 return
+        raise self.session.no_turn(answered_in)
 
     async def _before(self) -> str:
         """A place before the turn's first record: its input stands right before its opening, late news aside."""
@@ -386,9 +392,13 @@ class Session:
                 if await self._known(turn) is None:
                     if (elsewhere := await verbs.whereabouts(self, input)) is not None:
                         return elsewhere
-                    raise Error(Code.TURN_UNKNOWN, f"session {self.id!r} has no turn {turn!r}", turn=turn)
+                    raise self.no_turn(turn)
                 await _either(here, news)
         return here.result() if here.done() else None
+
+    def no_turn(self, turn: TurnId) -> Error:
+        """The refusal to tell anything of a turn that is not there: it never was, or was deleted with its session."""
+        return Error(Code.TURN_UNKNOWN, f"session {self.id!r} has no turn {turn!r}", turn=turn)
 
     async def _ended(self, turn: TurnId) -> TurnResult | None:
         store = self.runtime.store
