@@ -320,6 +320,13 @@ MUTANTS = [
         "tests/unit/services/test_cron.py -k 'these_moments'",
     ),
     Mutant(
+        "a process is started although the one of the last run goes on",
+        "runtime/schedule_runs.py",
+        "return await _unfinished(store, tenant, last.process)",
+        "return False",
+        "tests/scenarios/test_schedules.py -k 'unless_that_is_allowed and sqlite'",
+    ),
+    Mutant(
         "a run goes out although the last one is not over",
         "runtime/schedule_resident.py",
         'state.known.overlap == "skip" and await',

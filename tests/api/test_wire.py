@@ -190,6 +190,35 @@ RECORDS: list[tuple[records.Record, str]] = [
         '{"type":"schedule_fired","due_at":5,"turn":"t1","input":"i1","request":"r","missed":2}',
     ),
     (
+        records.ScheduleFired(due_at=5, process="p"),
+        '{"type":"schedule_fired","due_at":5,"process":"p"}',
+    ),
+    (
+        records.ScheduleFired(due_at=5, occurrence="o"),
+        '{"type":"schedule_fired","due_at":5,"occurrence":"o"}',
+    ),
+    (
+        records.ScheduleCreated(
+            schedule=schedules.Schedule(
+                target=schedules.StartsProcess(
+                    definition="python:f", input={"args": []}, event_types=(r.EventType(name="e"),)
+                ),
+                at=5,
+            )
+        ),
+        '{"type":"schedule_created","schedule":{"target":{"type":"start_process","definition":"python:f",'
+        '"input":{"args":[]},"event_types":[{"name":"e"}]},"at":5}}',
+    ),
+    (
+        records.ScheduleCreated(
+            schedule=schedules.Schedule(
+                target=schedules.EmitsOccurrence(source_type="a.b", payload=1, source="s"), at=5
+            )
+        ),
+        '{"type":"schedule_created","schedule":{"target":{"type":"emit_occurrence","source_type":"a.b","payload":1,'
+        '"source":"s"},"at":5}}',
+    ),
+    (
         records.ScheduleSkipped(due_at=5, reason="overlap", missed=2, request="r"),
         '{"type":"schedule_skipped","due_at":5,"reason":"overlap","missed":2,"request":"r"}',
     ),

@@ -10,20 +10,30 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from perdure import Agent, Runtime, Tuning
+from perdure import Agent, ProcessContext, Runtime, Tuning, process
 from perdure.errors import Code, Error
-from perdure.ids import SessionId
+from perdure.ids import SessionId, StreamId, trigger_stream
 from perdure.models.scripted import ScriptedModel, say
 from perdure.runtime.clock import SystemClock
 from perdure.runtime.schedules import ScheduleHandle
 from perdure.store.protocol import Store
 from perdure.tools.errors import ToolError
 from perdure.vocab.messages import Text
-from perdure.vocab.records import InputAdmitted, TurnEnded
+from perdure.vocab.records import InputAdmitted, Row, ScheduleFired, TurnEnded
 from perdure.vocab.schedules import CatchUp, Overlap
 from tests.scenarios.conftest import NewStore, until
 
 HOUR_MS = 3_600_000
+
+
+@process
+async def nightly(ctx: ProcessContext, shelf: str) -> str:
+    return f"counted {shelf}"
+
+
+@process
+async def holds(ctx: ProcessContext) -> str:
+    return str(await ctx.signal("go"))
 
 
 class Wall(SystemClock):
@@ -51,7 +61,9 @@ class Office:
     async def open(self, *, worker: bool = True, store: Store | None = None) -> Runtime:
         agent = Agent("a", model=ScriptedModel(*(say("yes") for _ in range(50))))
         tuning = Tuning(clock=self.wall)
-        runtime = Runtime(store or self._new_store(), agents=[agent], worker=worker, tuning=tuning)
+        runtime = Runtime(
+            store or self._new_store(), agents=[agent], processes=[nightly, holds], worker=worker, tuning=tuning
+        )
         return await self._stack.enter_async_context(runtime)
 
 
@@ -322,3 +334,83 @@ async def test_tools_make_and_cancel_the_schedules_of_their_session(office: Offi
 
 def rt_moment(office: Office) -> datetime:
     return datetime.fromtimestamp(office.wall.wall_ms() / 1000, tz=UTC)
+
+
+# --- schedules that start something --------------------------------------------------------------------------------
+
+
+def fired(rows: tuple[Row, ...]) -> list[ScheduleFired]:
+    return [row.record for row in rows if isinstance(row.record, ScheduleFired)]
+
+
+async def test_a_schedule_starts_a_process_once_for_each_run_across_workers(office: Office) -> None:
+    one, two = await office.open(), await office.open()
+    hourly = await one.schedule("count", start=nightly, args=("B",), cron="0 * * * *")
+    for hour in (11, 12):
+        office.wall.set(f"2026-11-02T{hour}:00:00+00:00")
+        await settled(hourly, runs=hour - 10)
+        run = fired(await hourly.rows())[-1]
+        assert run.process == f"schedule:count:{run.due_at}"
+        assert await two.process(run.process).result(timeout=20) == "counted B"
+    request = await hourly.run(by="ann")
+    await settled(hourly, runs=3)
+    assert await two.process(f"schedule:count:{request}").result(timeout=20) == "counted B"
+    assert len(await one.processes.list("all")) == 3
+
+
+async def test_a_process_is_not_started_while_the_one_before_runs_unless_that_is_allowed(office: Office) -> None:
+    rt = await office.open()
+    skips = await rt.schedule("skips", start="holds", cron="0 * * * *")
+    allows = await rt.schedule("allows", start=holds, cron="0 * * * *", overlap="allow")
+    for hour in (11, 12):
+        office.wall.set(f"2026-11-02T{hour}:00:00+00:00")
+        await settled(skips, runs=1, skipped=hour - 11)
+        await settled(allows, runs=hour - 10)
+    first = rt.process(fired(await skips.rows())[0].process)
+    await first.signal("go", "on")
+    assert await first.result(timeout=20) == "on"
+    office.wall.set("2026-11-02T13:00:00+00:00")
+    await settled(skips, runs=2, skipped=1)
+
+
+async def test_a_schedule_says_that_something_happened_and_waits_for_what_that_started(office: Office) -> None:
+    rt = await office.open()
+    await rt.triggers.subscribe("night.fell", holds, key="h", args=())
+    night = await rt.schedule("night", emit="night.fell", payload={"stars": 3}, cron="0 * * * *")
+    for hour in (11, 12):
+        office.wall.set(f"2026-11-02T{hour}:00:00+00:00")
+        await settled(night, runs=1, skipped=hour - 11)
+    stream = trigger_stream(rt.tenant, "night.fell", "")
+    await until(lambda: _is(_occurrences(rt, stream), 1))
+    [(_, happened)] = await rt.triggers.occurrences(stream)
+    [run] = fired(await night.rows())
+    assert (happened.occurrence, happened.payload) == (run.occurrence, {"stars": 3})
+    [started] = happened.deliveries
+    await rt.process(started.process_id).signal("go", "on")
+    assert await rt.process(started.process_id).result(timeout=20) == "on"
+    office.wall.set("2026-11-02T13:00:00+00:00")
+    await settled(night, runs=2, skipped=1)
+
+
+async def _occurrences(rt: Runtime, stream: StreamId) -> int:
+    return (await rt.triggers.state(stream)).occurrences
+
+
+async def test_what_a_schedule_cannot_start_is_refused_and_leaves_nothing(office: Office) -> None:
+    rt = await office.open()
+    bad: list[tuple[Awaitable[object], Code]] = [
+        (rt.schedule("x", cron="0 * * * *"), Code.SCHEDULE_INVALID),
+        (rt.schedule("x", say="hi", session="s", start=nightly, cron="0 * * * *"), Code.SCHEDULE_INVALID),
+        (rt.schedule("x", start=nightly, args=("B",), cron="0 * * * *", overlap="queue"), Code.SCHEDULE_INVALID),
+        (rt.schedule("x", start=nightly, cron="0 * * * *"), Code.INVALID_ARGUMENT),
+        (rt.schedule("x", start="nobody", cron="0 * * * *"), Code.PROCESS_DEFINITION_UNKNOWN),
+        (rt.schedule("x#1", start=nightly, args=("B",), cron="0 * * * *"), Code.INVALID_ID),
+        (rt.schedule("x", emit=" ", cron="0 * * * *"), Code.INVALID_ID),
+        (rt.schedule("x", emit="a.b", payload="x" * 70_000, cron="0 * * * *"), Code.INPUT_TOO_LARGE),
+        (rt.schedule("x", start=nightly, args=("B",), cron="0 * * * *", owner="nobody"), Code.SESSION_UNKNOWN),
+    ]
+    for refused, code in bad:
+        with pytest.raises(Error) as caught:
+            await refused
+        assert caught.value.code is code
+    assert await rt.schedules.list() == ()

@@ -14,13 +14,13 @@ from msgspec.structs import replace
 
 from perdure.codec import Json, brief, digest
 from perdure.errors import Code, Error
-from perdure.ids import Seq, StreamId, Tenant, join, split, trigger_stream
-from perdure.inbox.admit import Delivery
-from perdure.inbox.items import Occurrence
+from perdure.ids import Seq, StreamId, Tenant, join, split, stream_names, trigger_stream
+from perdure.inbox.admit import Delivery, Opening
+from perdure.inbox.items import Item, Occurrence
 from perdure.processes.registration import environment, starting
 from perdure.vocab.causes import TriggerOccurrenceCause
 from perdure.vocab.processes import SessionScope
-from perdure.vocab.records import Row
+from perdure.vocab.records import Row, kind_of, write
 from perdure.vocab.registrations import EngineInput, Provenance, Registration
 from perdure.vocab.triggers import (
     StartFailure,
@@ -30,6 +30,7 @@ from perdure.vocab.triggers import (
     SubscriptionState,
     TriggerDelivery,
     TriggerOccurred,
+    TriggerSourceOpened,
 )
 from perdure.vocab.wire import Value
 
@@ -120,6 +121,27 @@ def fold_all(rows: Iterable[Row], state: SourceState | None = None) -> SourceSta
 
 
 # --- something happens
+
+
+def occurring(stream: StreamId, key: str, payload: Json, *, session: str = "", at: int) -> Delivery:
+    """The delivery that says that something happened at a source."""
+    item = Occurrence(occurrence=occurrence_id(stream, key), key=key, payload=payload, session=session)
+    return addressed(stream, f"occ:{key}", ("occurrence", payload, session), item, at)
+
+
+def addressed(stream: StreamId, key: str, content: tuple[object, ...], item: Item, at: int) -> Delivery:
+    """Something for a source, which it opens if there is none."""
+    source_type, source = split(stream_names(stream)[2])
+    opened = TriggerSourceOpened(source_type=source_type, source=source)
+    return Delivery(
+        stream=stream,
+        source_key=key,
+        content=brief(digest(content)),
+        item=item,
+        at=at,
+        agent=OWNER,
+        opening=Opening(kind_of(opened), write(opened)),
+    )
 
 
 def matching(state: SourceState, session: str) -> tuple[SubscriptionState, ...]:

@@ -33,7 +33,7 @@ from perdure.runtime.permits import Permits
 from perdure.runtime.process_admin import Processes
 from perdure.runtime.process_function import ProcessCode, ProcessFunction, by_definition
 from perdure.runtime.process_handle import ProcessHandle
-from perdure.runtime.schedules import ScheduleHandle, Schedules, StoredSchedules, ms_of
+from perdure.runtime.schedules import ScheduleHandle, Schedules, StoredSchedules, ms_of, to_emit, to_start
 from perdure.runtime.session import OpensAt, Session
 from perdure.runtime.shared import Compositions, Results, Secrets, Shared
 from perdure.runtime.stores import store_for
@@ -52,7 +52,7 @@ from perdure.tools.context import NOT_GIVEN
 from perdure.tools.durations import duration_ms
 from perdure.tools.execute import ToolThreads
 from perdure.vocab.promises import AwaitEventKey, Err, Resolution
-from perdure.vocab.schedules import CatchUp, Overlap, SayToSession, Schedule
+from perdure.vocab.schedules import CatchUp, Overlap, SayToSession, Schedule, Target
 
 T = TypeVar("T")
 
@@ -503,8 +503,13 @@ class Runtime:
         self,
         id: str | None = None,
         *,
-        say: str,
-        session: str,
+        say: str | None = None,
+        session: str = "",
+        start: ProcessFunction | str | None = None,
+        args: tuple[object, ...] = (),
+        emit: str | None = None,
+        payload: Json = None,
+        source: str = "",
         cron: str | None = None,
         at: datetime | None = None,
         timezone: str = "UTC",
@@ -517,7 +522,8 @@ class Runtime:
         max_runs: int | None = None,
         by: str = "",
     ) -> ScheduleHandle:
-        """Say something to a session again and again (`cron`, five fields, in a time zone), or once (`at`).
+        """Do something again and again (`cron`, five fields, in a time zone), or once (`at`): `say` something to a
+        `session`, `start` a process with `args`, or `emit` that something happened at a trigger source.
 
         Durable when this returns; the same schedule again under the same id is the same one. With `agent`, a run opens
         the session if there is none. It belongs to `owner`, a session, and ends with it; if not said, to the session it
@@ -525,27 +531,42 @@ class Runtime:
 
         Raises:
             Error: `schedule_invalid`, `schedule_zone_unknown`, `schedule_limit`, `schedule_conflict`,
-                `session_unknown`, `agent_unknown`.
+                `session_unknown`, `agent_unknown`; what `start` and `triggers.emit` refuse.
         """
         self.check_usable()
-        to = SessionId(check_id(session, what="the session id"))
         if agent is not None and agent not in self.agents and self.wants_worker:
             raise self._agent_unknown(agent)
-        if owner is None:
-            owner = to if await self.store.stream(session_stream(self.tenant, to)) is not None else ""
+        name = short_id("sch", self.clock.wall_ms()) if id is None else id
+        target: Target
+        match (say, start, emit):
+            case (str(), None, None):
+                to = SessionId(check_id(session, what="the session id"))
+                if owner is None and await self.store.stream(session_stream(self.tenant, to)) is not None:
+                    owner = to
+                target = SayToSession(session=to, text=say, agent=agent or "")
+            case (None, process, None) if process is not None:
+                target = to_start(self, name, process, args)
+            case (None, None, str()):
+                target = to_emit(self, emit, payload, source)
+            case _:
+                raise Error(
+                    Code.SCHEDULE_INVALID,
+                    "a schedule does one thing",
+                    hint="give exactly one of say=, start= and emit=",
+                )
         new = Schedule(
-            target=SayToSession(session=to, text=say, agent=agent or ""),
+            target=target,
             cron=cron or "",
             at=ms_of(at, what="the moment") if at is not None else None,
             timezone=timezone,
             description=description,
-            owner=owner,
+            owner=owner or "",
             overlap=overlap,
             catch_up=catch_up,
             max_catch_up=max_catch_up,
             max_runs=max_runs or 0,
         )
-        return await self.schedules.create(new, id=id, by=by)
+        return await self.schedules.create(new, id=name, by=by)
 
     def _new_id(self) -> SessionId:
         return SessionId(short_id("ses", self.clock.wall_ms()))

@@ -5,26 +5,25 @@ A run is a record and what it sends, written together by whoever holds the fence
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from perdure.commit.changes import Label
 from perdure.commit.plan import ClearTimer, Entry, Plan, Receipt, SetTimer
 from perdure.errors import Error
-from perdure.ids import InputId, Seq, SessionId, StreamId, TurnId, session_stream, stream_names
-from perdure.inbox.admit import Delivery, delivery
+from perdure.ids import Seq, SessionId, StreamId, TurnId, session_stream, stream_names
 from perdure.inbox.items import Input
-from perdure.runtime.answers import end_of
-from perdure.runtime.clock import short_id, uuid7
 from perdure.runtime.orphans import Orphans
 from perdure.runtime.owned import OwnedStream, rows_of
 from perdure.runtime.resident import Offer
+from perdure.runtime.schedule_runs import Run, goes_on, run_of
 from perdure.runtime.shared import Shared
 from perdure.services.schedules import EndReason, ScheduleState, due, fold, is_done, next_due
 from perdure.store.protocol import Claim
-from perdure.vocab.messages import Text
-from perdure.vocab.records import SCHEDULE_END, InputAdmitted, Record, Row, input_key
+from perdure.vocab.records import SCHEDULE_END, Record, Row
 from perdure.vocab.schedules import ScheduleChanged, ScheduleFired, ScheduleSkipped
+
+log = logging.getLogger("perdure.runtime")
 
 OWNER = "schedule:"
 """What stands in a schedule's row in place of an agent: every worker serves them."""
@@ -38,12 +37,6 @@ def tags_of(owner: str, *, active: bool) -> tuple[str, ...]:
     of_session = (f"session:{owner}",) if owner else ()
     counts = (f"active:{owner}",) if owner else ()
     return (*of_session, *counts, "active") if active else of_session
-
-
-@dataclass(frozen=True, slots=True)
-class _Run:
-    record: ScheduleFired
-    sends: Delivery
 
 
 class ScheduleResident:
@@ -73,6 +66,11 @@ class ScheduleResident:
         for row in rows:
             self.state = fold(self.state, row)
         self._nobody_there = any(sent.because == "session_unknown" for sent in receipt.sent)
+        for new, sent in zip(plan.sends, receipt.sent, strict=True):
+            if sent.verdict == "conflict":
+                log.error(
+                    "a run of schedule %s did nothing: something else has its id", self._id, extra={"to": new.stream}
+                )
         if records and self.on_record is not None:
             self.on_record()
             self.on_record = None
@@ -149,7 +147,7 @@ class ScheduleResident:
             return False
         return True
 
-    async def _owed(self) -> tuple[list[_Run], ScheduleSkipped | None]:
+    async def _owed(self) -> tuple[list[Run], ScheduleSkipped | None]:
         state, now = self.state, self._shared.clock.wall_ms()
         runs = [self._run(now, now, request) for request in state.asked[:MAX_RUNS_AT_ONCE]]
         if runs:
@@ -163,34 +161,16 @@ class ScheduleResident:
         fire, missed = owed.fire[:MAX_RUNS_AT_ONCE], owed.missed
         return [self._run(now, at, missed=missed if at == fire[0] else 0) for at in fire], None
 
-    def _run(self, now: int, due_at: int, request: str = "", *, missed: int = 0) -> _Run:
-        target = self.state.known.target
-        turn, input = TurnId(uuid7(now)), InputId(short_id("in", now))
-        item = Input(
-            input=input,
-            turn=turn,
-            parts=(Text(text=target.text),),
-            source=f"schedule {self._id}",
-        )
-        to = session_stream(self._tenant, SessionId(target.session))
-        key = f"schedule:{self._id}:{f'run:{request}' if request else due_at}"
-        sent = delivery(to, key, item, at=now, agent=target.agent or None)
-        return _Run(ScheduleFired(due_at=due_at, turn=turn, input=input, request=request, missed=missed), sent)
+    def _run(self, now: int, due_at: int, request: str = "", *, missed: int = 0) -> Run:
+        schedule = self.state.known
+        return run_of(self._tenant, self._id, schedule, now=now, due_at=due_at, request=request, missed=missed)
 
     async def _last_run_goes_on(self, due_at: int) -> bool:
-        """Whether what the last run said is not answered yet. Runs that are made up for together are one."""
+        """Whether what the last run did is not over. Runs that are made up for together are one."""
         last = self.state.last_run
         if last is None or last.due_at >= due_at:
             return False
-        store, to = self._shared.store, session_stream(self._tenant, SessionId(self.state.known.target.session))
-        turn = last.turn
-        if (row := await store.find(to, input_key(last.input))) is not None:
-            if not isinstance(row.record, InputAdmitted):
-                return False  # it was taken back
-            turn = row.record.turn
-        if await end_of(store, to, turn) is not None:
-            return False
-        return await store.stream(to) is not None
+        return await goes_on(self._shared.store, self._tenant, self.state.known, last)
 
     async def _owner_is_gone(self) -> bool:
         owner = self.state.known.owner

@@ -7,15 +7,18 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from perdure.codec import brief, check_text, digest
+from perdure.codec import Json, brief, check_text, digest
 from perdure.commit.changes import Intervention, Label
 from perdure.commit.plan import Entry
 from perdure.errors import Code, Error
 from perdure.ids import SessionId, StreamId, check_id, schedule_stream, session_stream
 from perdure.inbox.admit import Conflict, Delivery, Opening, delivery
-from perdure.inbox.items import Wake
+from perdure.inbox.items import Occurrence, Wake
+from perdure.processes.registration import check_process_id
 from perdure.runtime.clock import short_id
+from perdure.runtime.process_function import ProcessFunction
 from perdure.runtime.schedule_resident import OWNER, tags_of
+from perdure.runtime.starting import python_process
 from perdure.services.schedules import (
     MAX_ACTIVE_SCHEDULES_PER_SESSION,
     MAX_ACTIVE_SCHEDULES_PER_TENANT,
@@ -28,7 +31,16 @@ from perdure.services.schedules import (
 from perdure.store.protocol import StreamInfo
 from perdure.tools.errors import ToolError
 from perdure.vocab.records import Row, kind_of, write
-from perdure.vocab.schedules import SayToSession, Schedule, ScheduleChange, ScheduleChanged, ScheduleCreated
+from perdure.vocab.registrations import EngineInput
+from perdure.vocab.schedules import (
+    EmitsOccurrence,
+    SayToSession,
+    Schedule,
+    ScheduleChange,
+    ScheduleChanged,
+    ScheduleCreated,
+    StartsProcess,
+)
 
 if TYPE_CHECKING:
     from perdure.runtime.runtime import Runtime
@@ -177,19 +189,22 @@ class Schedules:
         return handle
 
     async def _check(self, schedule: Schedule, now: int, *, known: bool) -> None:
-        text, rt = schedule.target.text, self._runtime
-        check_text(text, where="what is said")
-        if not text.strip():
-            raise Error(Code.SCHEDULE_INVALID, "a run would say nothing", hint="say=... is what the session is told")
-        if (size := len(text.encode())) > MAX_TEXT_BYTES:
+        rt, target = self._runtime, schedule.target
+        expected = {schedule.owner}
+        if isinstance(target, SayToSession):
+            _check_said(target.text)
+            expected |= {"" if target.agent else target.session}
+        elif schedule.overlap == "queue":
             raise Error(
-                Code.INPUT_TOO_LARGE, f"what is said is {size} bytes", because=f"the limit is {MAX_TEXT_BYTES}"
-            )  # fmt: skip
+                Code.SCHEDULE_INVALID,
+                "what a schedule starts cannot be queued",
+                because="only what is said to a session waits for its turn",
+                hint="overlap is skip or allow",
+            )
         if known:
             return  # the same one again is not new, and counts already
         check_schedule(schedule, now=now)
-        expected = {schedule.owner, "" if schedule.target.agent else schedule.target.session} - {""}
-        for session in expected:
+        for session in expected - {""}:
             if await rt.store.stream(session_stream(rt.tenant, SessionId(session))) is None:
                 raise Error(
                     Code.SESSION_UNKNOWN,
@@ -226,6 +241,38 @@ class Schedules:
         for info in infos:
             handle = self.get(info.name)
             yield handle, await handle.state()
+
+
+def _check_said(text: str) -> None:
+    check_text(text, where="what is said")
+    if not text.strip():
+        raise Error(Code.SCHEDULE_INVALID, "a run would say nothing", hint="say=... is what the session is told")
+    if (size := len(text.encode())) > MAX_TEXT_BYTES:
+        raise Error(
+            Code.INPUT_TOO_LARGE, f"what is said is {size} bytes", because=f"the limit is {MAX_TEXT_BYTES}"
+        )  # fmt: skip
+
+
+def to_start(rt: Runtime, id: str, process: ProcessFunction | str, args: tuple[object, ...]) -> StartsProcess:
+    """A run that starts a process of a function.
+
+    Raises:
+        Error: what `rt.start` refuses.
+    """
+    asked, _ = python_process(rt, process, args, {}, id=check_process_id(id))
+    assert isinstance(asked.input, EngineInput)
+    return StartsProcess(definition=asked.definition, input=asked.input.payload, event_types=asked.event_types)
+
+
+def to_emit(rt: Runtime, source_type: str, payload: Json, source: str) -> EmitsOccurrence:
+    """A run that says that something happened.
+
+    Raises:
+        Error: what `rt.triggers.emit` refuses.
+    """
+    item = rt.triggers.occurrence(source_type, payload, source=source).item
+    assert isinstance(item, Occurrence)
+    return EmitsOccurrence(source_type=source_type, payload=item.payload, source=source)
 
 
 def _opening(stream: StreamId, schedule: Schedule, by: str, now: int) -> Delivery:

@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from perdure.codec import Json, brief, digest, to_json
+from perdure.codec import Json, to_json
 from perdure.errors import Code, Error
 from perdure.ids import Seq, StreamId, Tenant, check_id, split, trigger_stream
-from perdure.inbox.admit import Admitted, Conflict, Delivery, Opening
-from perdure.inbox.items import Item, Occurrence, Wake
+from perdure.inbox.admit import Admitted, Conflict, Delivery
+from perdure.inbox.items import Occurrence, Wake
 from perdure.processes.registration import stream_of
 from perdure.processes.triggers import (
     MAX_SUBSCRIPTIONS,
-    OWNER,
     SourceState,
     SubscriptionName,
-    occurrence_id,
+    addressed,
+    occurring,
 )
 from perdure.runtime.clock import short_id
 from perdure.runtime.process_function import ProcessFunction
@@ -34,13 +34,12 @@ from perdure.runtime.subscriptions import (
     state_of,
 )
 from perdure.tools.json_schema import mismatches, schema_problem
-from perdure.vocab.records import ProcessRegistered, failure_key, kind_of, occurrence_key, write
+from perdure.vocab.records import ProcessRegistered, failure_key, occurrence_key
 from perdure.vocab.triggers import (
     StartFailure,
     TriggerDelivery,
     TriggerDeliveryFailed,
     TriggerOccurred,
-    TriggerSourceOpened,
 )
 
 if TYPE_CHECKING:
@@ -184,8 +183,7 @@ class Triggers:
         now = self._runtime.clock.wall_ms()
         name = check_id(key, what="the key of an occurrence") if key is not None else short_id("key", now)
         stream = trigger_stream(self._tenant, source_type, source)
-        item = Occurrence(occurrence=occurrence_id(stream, name), key=name, payload=plain, session=session)
-        return _to(stream, f"occ:{name}", ("occurrence", plain, session), item, now)
+        return occurring(stream, name, plain, session=session, at=now)
 
     def _checked(self, source_type: str, payload: Json) -> Json:
         plain = to_json(payload, where="the payload")
@@ -252,7 +250,7 @@ class Triggers:
         )
         await check_owner(rt.store, self._tenant, definition)
         content = ("open", wanted.source_type, wanted.source)
-        await rt.store.admit(_to(handle.stream, "open", content, Wake(reason="open"), now))
+        await rt.store.admit(addressed(handle.stream, "open", content, Wake(reason="open"), now))
         state = await self.state(handle.stream)
         known = state.known.get(handle.id)
         if known is not None and known.definition == definition and not known.deleted:
@@ -327,20 +325,6 @@ class Triggers:
                 if isinstance(row.record, TriggerOccurred):
                     yield row.at, row.record
             until = after
-
-
-def _to(stream: StreamId, key: str, content: tuple[object, ...], item: Item, now: int) -> Delivery:
-    source_type, source = split(split(stream)[2])
-    opened = TriggerSourceOpened(source_type=source_type, source=source)
-    return Delivery(
-        stream=stream,
-        source_key=key,
-        content=brief(digest(content)),
-        item=item,
-        at=now,
-        agent=OWNER,
-        opening=Opening(kind_of(opened), write(opened)),
-    )
 
 
 def _invalid(what: str, *, because: str = "", hint: str = "") -> Error:

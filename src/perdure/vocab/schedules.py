@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Literal, TypeAlias
 
+from perdure.codec import Json
 from perdure.ids import InputId, TurnId
+from perdure.vocab.registrations import EventType
 from perdure.vocab.wire import Value
 
 Overlap = Literal["skip", "queue", "allow"]
@@ -22,7 +24,23 @@ class SayToSession(Value, frozen=True, tag="say_to_session"):
     agent: str = ""
 
 
-Target: TypeAlias = SayToSession
+class StartsProcess(Value, frozen=True, tag="start_process"):
+    """Each run starts a process of this definition with this input."""
+
+    definition: str
+    input: Json = None
+    event_types: tuple[EventType, ...] = ()
+
+
+class EmitsOccurrence(Value, frozen=True, tag="emit_occurrence"):
+    """Each run says that something happened at a trigger source."""
+
+    source_type: str
+    payload: Json = None
+    source: str = ""
+
+
+Target: TypeAlias = SayToSession | StartsProcess | EmitsOccurrence
 """What a run does."""
 
 
@@ -62,6 +80,8 @@ class ScheduleFired(Value, frozen=True, tag="schedule_fired"):
     input: InputId = InputId("")
     request: str = ""
     missed: int = 0
+    process: str = ""
+    occurrence: str = ""
 
 
 class ScheduleSkipped(Value, frozen=True, tag="schedule_skipped"):

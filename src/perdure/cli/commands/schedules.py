@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 from typer import Argument, Option, Typer
 
 from perdure.cli.options import Db, Json, Quiet, who
+from perdure.vocab.schedules import EmitsOccurrence, SayToSession, StartsProcess, Target
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     from perdure.runtime.schedules import ScheduleHandle
     from perdure.services.schedules import ScheduleState
 
-app = Typer(help="What is said to sessions by the clock.", no_args_is_help=True, rich_markup_mode=None)
+app = Typer(help="What is said, started or emitted by the clock.", no_args_is_help=True, rich_markup_mode=None)
 
 ScheduleName = Annotated[str, Argument(metavar="ID", help="The id of a schedule.", show_default=False)]
 By = Annotated[
@@ -53,15 +54,15 @@ async def _list(db: str, session: str, limit: int, *, all: bool, json: bool, qui
             say(handle.id)
         return
     if found:
-        columns = [Column(title) for title in ("ID", "WHEN", "NEXT", "RUNS", "STATE", "SESSION")]
+        columns = [Column(title) for title in ("ID", "WHEN", "NEXT", "RUNS", "STATE", "DOES")]
         rows = [
             (
                 *(handle.id, _when(state), due[0] if due else "-", str(state.runs), _condition(state)),
-                *(state.known.target.session, one_line(state.known.target.text, 60)),
+                *(_deed(state)[0], one_line(_deed(state)[1], 60)),
             )
             for handle, state, due in found
         ]
-        table([*columns, Column("SAYS", gives=True)], rows)
+        table([*columns, Column("WHAT", gives=True)], rows)
     note(f"{count(len(found), 'schedule')}.")
 
 
@@ -88,8 +89,8 @@ async def _show(id: str, db: str, *, json: bool) -> None:
     schedule = state.known
     say(f"{handle.id}  {_condition(state)}")
     say(f"  when       {_when(state)}")
-    say(f"  says       {in_line(schedule.target.text)}")
-    say(f"  session    {in_line(schedule.target.session)}")
+    does, what = _deed(state)
+    say(f"  does       {in_line(does)}: {in_line(what)}")
     say(f"  policy     overlap {schedule.overlap}, catch up {schedule.catch_up}")
     say(f"  so far     {state.runs} run, {state.skipped} left out, {state.missed} missed")
     for number, moment in enumerate(due):
@@ -102,8 +103,12 @@ async def _show(id: str, db: str, *, json: bool) -> None:
 
 @app.command()
 def create(  # noqa: PLR0913 - its options, each one word
-    session: Annotated[str, Argument(metavar="SESSION", help="The session it speaks to.", show_default=False)],
-    text: Annotated[str, Argument(metavar="TEXT", help="What is said.", show_default=False)],
+    session: Annotated[str, Argument(metavar="SESSION", help="The session it speaks to.", show_default=False)] = "",
+    text: Annotated[str, Argument(metavar="TEXT", help="What is said.", show_default=False)] = "",
+    start: Annotated[str, Option(metavar="PROCESS", help="Start a process instead.", show_default=False)] = "",
+    args: Annotated[str, Option(metavar="JSON", help="What it is started with, a list.")] = "[]",
+    emit: Annotated[str, Option(metavar="TYPE", help="Say that something happened instead.", show_default=False)] = "",
+    payload: Annotated[str, Option(metavar="JSON", help="What happened.")] = "null",
     cron: Annotated[str, Option(metavar="CRON", help="Five fields: '0 9 * * 1-5'.", show_default=False)] = "",
     at: Annotated[str, Option(metavar="TIME", help="Once: 2026-12-24T18:00+01:00.", show_default=False)] = "",
     timezone: Annotated[str, Option(metavar="ZONE", help="An IANA name, such as Europe/Berlin.")] = "UTC",
@@ -115,7 +120,7 @@ def create(  # noqa: PLR0913 - its options, each one word
     db: Db = "",
     json: Json = False,
 ) -> None:
-    """Say something to a session by the clock. A worker makes the runs."""
+    """Do something by the clock: say it to a session, or start, or emit. A worker makes the runs."""
     from typing import cast
 
     from perdure.cli.places import run
@@ -125,12 +130,17 @@ def create(  # noqa: PLR0913 - its options, each one word
     async def make() -> None:
         from perdure.cli.places import opened
         from perdure.cli.screen import note
+        from perdure.codec import decode
 
         async with opened(db) as rt:
             handle = await rt.schedule(
                 id or None,
-                say=text,
+                say=text if session or text else None,
                 session=session,
+                start=start or None,
+                args=tuple(decode(args, list[object])),
+                emit=emit or None,
+                payload=decode(payload),
                 cron=cron or None,
                 at=moment_from(at) if at else None,
                 timezone=timezone,
@@ -198,6 +208,27 @@ def _when(state: ScheduleState) -> str:
     return f"{schedule.cron} ({schedule.timezone})" if schedule.cron else "once"
 
 
+def _deed(state: ScheduleState) -> tuple[str, str]:
+    """What a run does, in two cells."""
+    match state.known.target:
+        case SayToSession(session=session, text=text):
+            return f"says to {session}", text
+        case StartsProcess(definition=definition):
+            return "starts", definition
+        case EmitsOccurrence(source_type=source_type, source=source):
+            return "emits", f"{source_type} {source}".strip()
+
+
+def _target(target: Target) -> dict[str, object]:
+    match target:
+        case SayToSession(session=session, text=text):
+            return {"session": session, "says": text}
+        case StartsProcess(definition=definition, input=given):
+            return {"starts": definition, "input": given}
+        case EmitsOccurrence(source_type=source_type, payload=payload, source=source):
+            return {"emits": source_type, "source": source or None, "payload": payload}
+
+
 def _condition(state: ScheduleState) -> str:
     if state.ended:
         return f"ended: {state.ended.replace('_', ' ')}"
@@ -210,8 +241,7 @@ def _emit(handle: ScheduleHandle, state: ScheduleState, due: tuple[str, ...]) ->
     schedule = state.known
     emit(
         id=handle.id,
-        session=schedule.target.session,
-        says=schedule.target.text,
+        **_target(schedule.target),
         cron=schedule.cron or None,
         at=schedule.at,
         timezone=schedule.timezone,
