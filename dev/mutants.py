@@ -1183,6 +1183,20 @@ MUTANTS = [
         f"{STORES} -k 'TestMemory and another_worker_holds_is_taken'",
     ),
     Mutant(
+        "a step that its body went on without stays without an outcome",
+        "runtime/turns.py",
+        '        self._controller.doubt_unsettled_steps(LEFT_BEHIND, body=f"{body}/")\n',
+        "",
+        "tests/scenarios/test_left_behind.py -k 'memory and beside_a_failure'",
+    ),
+    Mutant(
+        "a body that had begun is said not to have been run",
+        "runtime/turns.py",
+        "told = with_steps(ready, self._controller.journal.steps(_body(item)))",
+        "told = ready",
+        "tests/scenarios/test_left_behind.py -k 'memory and whose_tool_is_gone'",
+    ),
+    Mutant(
         "whoever has handed a conversation over is asked again",
         "turn/machine.py",
         "    if (turn.cancel and not turn.ended) or turn.changes_hands:",

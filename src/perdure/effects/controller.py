@@ -202,10 +202,11 @@ class JournaledController:
         self.settle(begun, outcome)
         return outcome
 
-    def doubt_unsettled_steps(self, doubt: InDoubt) -> None:
-        """Nobody runs the `once` steps any more that were dispatched and not settled: their outcome is unknown."""
+    def doubt_unsettled_steps(self, doubt: InDoubt, *, body: str = "") -> None:
+        """Nobody waits any more for the `once` steps (of one body, if it is named) that were dispatched and not
+        settled: their outcome is unknown."""
         for started in self.journal.unsettled():
-            if started.effect == "once" and started.kind is EffectKind.DURABLE_STEP:
+            if started.effect == "once" and started.kind is EffectKind.DURABLE_STEP and started.id.startswith(body):
                 self.record(EffectSettled(id=started.id, outcome=DurableStepOutcome(in_doubt=doubt)))
 
 

@@ -24,6 +24,7 @@ from perdure.vocab.outcomes import (
     ToolCallOutcome,
 )
 from perdure.vocab.records import EffectSettled, EffectStarted, Record
+from perdure.vocab.refs import part_id
 
 
 class Claimed(msgspec.Struct, frozen=True, gc=False):
@@ -149,6 +150,15 @@ class EffectJournal:
     def doubtful(self) -> tuple[EffectId, ...]:
         """What was dispatched and ended in doubt."""
         return tuple(id for id, settled in self._settled.items() if _doubt_of(settled.outcome))
+
+    def steps(self, body: str) -> dict[str, bool]:
+        """The steps of a body that have an outcome, by name, and whether it is known."""
+        begins = part_id(body, "step", "")
+        return {
+            effect.removeprefix(begins): _doubt_of(settled.outcome) is None
+            for effect, settled in self._settled.items()
+            if effect.startswith(begins)
+        }
 
     def unsettled(self) -> tuple[EffectStarted, ...]:
         """What was started and has no outcome."""

@@ -36,6 +36,7 @@ from perdure.vocab.records import (
     key_of,
     revocation_key,
 )
+from perdure.vocab.refs import is_part
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,7 +226,12 @@ class _Reading:
         if self._open is None or self._open.id != record.turn:
             yield f"#{row.seq}: a turn ends that is not open"
             return
-        missing = [effect for effect in self._open.started if effect not in {*self._open.settled, *self._open.late}]
+        known = {*self._open.settled, *self._open.late}
+        missing = [
+            effect
+            for effect, started in self._open.started.items()
+            if effect not in known and not (is_part(effect) and started.effect == "pure")  # a wait may be left behind
+        ]
         if record.status == "finished" and missing:
             yield f"#{row.seq}: the turn finished without the outcome of {', '.join(missing)}"
         self._open = None

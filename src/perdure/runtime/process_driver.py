@@ -25,6 +25,7 @@ from perdure.processes.wakes import wake_of
 from perdure.runtime.clock import short_id, uuid7
 from perdure.runtime.deps import DepsContext, DepsFailed, TurnDeps
 from perdure.runtime.flights import Valve
+from perdure.runtime.honesty import LEFT_BEHIND
 from perdure.runtime.owned import OwnedStream
 from perdure.runtime.patience import Patience
 from perdure.runtime.process_context import ProcessContext
@@ -318,6 +319,7 @@ class ProcessDriver:
     # --- how it ends
 
     async def _end(self, ended: Ended) -> None:
+        self._controller.doubt_unsettled_steps(LEFT_BEHIND)
         end = self._ending(ended)
         gone = let_go(self._owned.stream, self._effects(), self._shared.clock.wall_ms())
         sends = (*farewell(self._shared, self._scope.tenant, self.record, end), *gone)

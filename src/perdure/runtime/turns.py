@@ -24,6 +24,7 @@ from perdure.inbox.admit import Delivery
 from perdure.runtime.consent import Consents
 from perdure.runtime.envelopes import Where, envelope
 from perdure.runtime.flights import Flight
+from perdure.runtime.honesty import LEFT_BEHIND, with_steps
 from perdure.runtime.owned import OwnedStream
 from perdure.runtime.patience import Patience
 from perdure.runtime.permits import TurnPermits
@@ -78,7 +79,7 @@ from perdure.vocab.records import (
     gate_key,
     revocation_key,
 )
-from perdure.vocab.refs import PartRef, is_part
+from perdure.vocab.refs import PartRef, call_body, is_part
 
 log = logging.getLogger("perdure.runtime")
 
@@ -366,7 +367,20 @@ class TurnDriver:
         if flight.effect == "once" and _is_doubt(outcome):
             self._around.on_loose_end()
         self.keep(*flight.blobs, *(flight.site.attached if flight.site else ()))
+        if flight.effect == "resumable" and isinstance(flight.owed, RunCall):
+            outcome = self._without_loose_steps(flight.owed, outcome)
         self._controller.settle(flight.begun, outcome)
+
+    def _without_loose_steps(self, item: RunCall, outcome: Outcome) -> Outcome:
+        """Its body is over: a step that it went on without is nobody's any more, and a failure says so."""
+        body = _body(item)
+        self._controller.doubt_unsettled_steps(LEFT_BEHIND, body=f"{body}/")
+        match outcome:
+            case ToolCallOutcome(launch=Done(result=CompletedToolCall(output=Failed() as failed) as result)):
+                told = with_steps(failed, self._controller.journal.steps(body))
+                return replace(outcome, launch=Done(result=replace(result, output=told)))
+            case _:
+                return outcome
 
     def _begin_owed(self) -> None:
         """Begin everything that is owed; something settled on the spot may make something else owed."""
@@ -497,7 +511,8 @@ class TurnDriver:
         if isinstance(ready, UnderWay):
             return False
         if not isinstance(ready, Ready):
-            self._controller.record(settlement(item.ref, item.call, ready))
+            told = with_steps(ready, self._controller.journal.steps(_body(item)))
+            self._controller.record(settlement(item.ref, item.call, told))
             return True
         if ready.prepared.contract.client_side:
             self._controller.record(self._left_to_client(item, ready))
@@ -753,6 +768,12 @@ def _is_doubt(outcome: Outcome) -> bool:
             return True
         case _:
             return False
+
+
+def _body(item: RunCall) -> str:
+    """What the parts of a call are named after."""
+    assert item.ref.index is not None
+    return call_body(item.ref.iteration, item.ref.index)
 
 
 def _id(item: Owed) -> EffectId | None:

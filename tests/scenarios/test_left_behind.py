@@ -1,0 +1,229 @@
+"""A body that goes on without one of its parts: the log still tells what became of it, and so does the failure."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable
+from typing import Literal
+
+import pytest
+
+from perdure import Agent, ProcessContext, Runtime, ToolContext, ToolError, Tuning, process, tool
+from perdure.ids import EffectId, process_stream
+from perdure.models.scripted import ScriptedModel, call, say
+from perdure.observe.verify import verify
+from perdure.session.fold import CODE
+from perdure.store.protocol import Store
+from perdure.testing import World, every_boundary
+from perdure.vocab.messages import ToolResult
+from perdure.vocab.outcomes import DurableStepOutcome
+from perdure.vocab.records import EffectSettled
+from tests.scenarios.conftest import Desk, NewStore, until
+
+Part = Callable[[ToolContext, threading.Event], Awaitable[object]]
+
+
+async def fails(ctx: ToolContext) -> None:
+    async def no_stock() -> None:
+        raise ToolError("no stock", code="no_stock")
+
+    await ctx.step("stock", no_stock)
+
+
+async def beside_a_failure(ctx: ToolContext, go: threading.Event) -> None:
+    async with asyncio.TaskGroup() as group:
+        group.create_task(ctx.step("charge", go.wait, 20))
+        await asyncio.sleep(0.05)
+        group.create_task(fails(ctx))
+
+
+async def under_a_timeout(ctx: ToolContext, go: threading.Event) -> None:
+    try:
+        async with asyncio.timeout(0.05):
+            await ctx.step("charge", go.wait, 20)
+    except TimeoutError:
+        raise ToolError("too slow", code="too_slow") from None
+
+
+async def check(rt: Runtime, session: str) -> None:
+    [info] = [one for one in await rt.sessions() if one.name == session]
+    verdict = verify(info, await rt.store.read(info.stream), await rt.store.load(info.stream, code=CODE))
+    assert verdict.problems == ()
+
+
+@pytest.mark.parametrize("part", [beside_a_failure, under_a_timeout])
+async def test_a_step_that_its_body_went_on_without_is_in_doubt_and_the_failure_says_so(desk: Desk, part: Part) -> None:
+    go = threading.Event()
+
+    @tool(effect="resumable")
+    async def buy(ctx: ToolContext) -> str:
+        """Buy something."""
+        await part(ctx, go)
+        return "bought"
+
+    rt = await desk.open(ScriptedModel(call("buy"), say("sorry")), buy)
+    session = await rt.session("s", agent="a")
+    try:
+        await session.ask("Buy it")
+    finally:
+        go.set()
+    steps = {row.record.id: row.record.outcome for row in await session.rows() if isinstance(row.record, EffectSettled)}
+    charge = steps[EffectId("c1.0/step:charge")]
+    assert isinstance(charge, DurableStepOutcome)
+    assert charge.in_doubt is not None
+    assert charge.in_doubt.reason == "cancelled", "nobody died"
+    [result] = [part for message in await session.history() for part in message.parts if isinstance(part, ToolResult)]
+    assert "Nobody knows whether the step 'charge' took effect." in str(result.output)
+    await check(rt, "s")
+
+
+async def loses_a_race(ctx: ToolContext) -> None:
+    waiting = asyncio.create_task(ctx.event("never"))
+    await ctx.sleep("a little", 0.01)
+    waiting.cancel()
+
+
+async def gives_up_an_event(ctx: ToolContext) -> None:
+    try:
+        async with asyncio.timeout(0.05):
+            await ctx.event("never")
+    except TimeoutError:
+        pass
+
+
+async def leaves_a_sleep(ctx: ToolContext) -> None:
+    asyncio.create_task(ctx.sleep("long", 3600)).add_done_callback(lambda _: None)
+    await asyncio.sleep(0.05)
+
+
+@pytest.mark.parametrize("part", [loses_a_race, gives_up_an_event, leaves_a_sleep])
+async def test_a_wait_that_its_body_went_on_without_is_no_harm(
+    desk: Desk, part: Callable[[ToolContext], Awaitable[None]]
+) -> None:
+    @tool(effect="resumable")
+    async def buy(ctx: ToolContext) -> str:
+        """Buy something."""
+        await part(ctx)
+        return "bought"
+
+    rt = await desk.open(ScriptedModel(call("buy"), say("done", exact=True)), buy)
+    assert await (await rt.session("s", agent="a")).ask("Buy it") == "done"
+    await check(rt, "s")
+
+
+async def test_a_process_too_leaves_no_step_without_an_outcome(new_store: NewStore) -> None:
+    go = threading.Event()
+
+    @process
+    async def buy(ctx: ProcessContext) -> str:
+        """Buy something."""
+        try:
+            async with asyncio.timeout(0.05):
+                await ctx.step("charge", go.wait, 20)
+        except TimeoutError:
+            pass
+        return "gave up"
+
+    async with Runtime(new_store(), processes=[buy]) as rt:
+        try:
+            handle = await rt.start(buy, id="b")
+            assert await handle.result(timeout=30) == "gave up"
+        finally:
+            go.set()
+        rows = await rt.store.read(process_stream(rt.tenant, "b"))
+    settled = [row.record for row in rows if isinstance(row.record, EffectSettled)]
+    [charge] = [one.outcome for one in settled if one.id == "p/step:charge"]
+    assert isinstance(charge, DurableStepOutcome)
+    assert charge.in_doubt is not None
+
+
+# --- a deploy while a body waits
+
+
+def shop(new_store: NewStore, tools: Literal["both", "other arguments", "none"]) -> Runtime:
+    """The tool as it was, as it is after a deploy, or not at all."""
+
+    @tool(effect="resumable", name="buy")
+    async def buy(ctx: ToolContext, item: str) -> str:
+        """Buy something."""
+        await ctx.step("reserve", str, item)
+        await ctx.event("go")
+        return "bought"
+
+    @tool(effect="resumable", name="buy")
+    async def differently(ctx: ToolContext, cents: int) -> str:
+        """Buy something."""
+        return str(cents)
+
+    @tool
+    async def other() -> str:
+        """Do something else."""
+        return "done"
+
+    by = {"both": [buy, other], "other arguments": [differently, other], "none": [other]}
+    agent = Agent("a", model=ScriptedModel(call("buy", item="lamp"), say("sorry")), tools=by[tools])
+    return Runtime(new_store(), agents=[agent], tuning=Tuning(patience_s=0.0))
+
+
+async def is_parked(rt: Runtime) -> bool:
+    [info] = await rt.sessions()
+    return info.parked and info.owner is None
+
+
+async def is_over(rt: Runtime) -> bool:
+    [info] = await rt.sessions()
+    return not (info.active or info.parked)
+
+
+@pytest.mark.parametrize(("deployed", "code"), [("none", "tool_removed"), ("other arguments", "tool_contract_changed")])
+async def test_a_body_whose_tool_is_gone_is_not_said_to_have_done_nothing(
+    new_store: NewStore, deployed: Literal["other arguments", "none"], code: str
+) -> None:
+    async with shop(new_store, "both") as rt:
+        session = await rt.session("s", agent="a")
+        await session.send("A lamp")
+        await until(lambda: is_parked(rt), seconds=30)
+    async with shop(new_store, deployed) as rt:
+        session = rt.existing("s")
+        await session.resolve("go", 1)
+        await until(lambda: is_over(rt), seconds=30)
+        [result] = [one for message in await session.history() for one in message.parts if isinstance(one, ToolResult)]
+    told = str(result.output)
+    assert code in told
+    assert "was not run to its end" in told
+    assert "Steps that are done: the step 'reserve'." in told
+
+
+# --- the kit
+
+
+def hasty(store: Store, world: World) -> Runtime:
+    """A body that does not wait for its charge."""
+
+    @tool(effect="resumable")
+    async def buy(ctx: ToolContext) -> str:
+        """Buy something."""
+
+        async def charge() -> None:
+            world.note("charge", key=ctx.idempotency_key)
+            await asyncio.sleep(3600)
+
+        try:
+            async with asyncio.timeout(0.05):
+                await ctx.step("charge", charge)
+        except TimeoutError:
+            return "no answer"
+        return "charged"
+
+    return Runtime(store, agents=[Agent("shop", model=ScriptedModel(call("buy"), say("done")), tools=[buy])])
+
+
+async def buy_it(rt: Runtime) -> None:
+    await (await rt.session("customer", agent="shop")).ask("A lamp", key="order-7")
+
+
+@pytest.mark.crash
+def test_such_a_body_keeps_its_promises_at_every_boundary() -> None:
+    crashes = every_boundary(hasty, buy_it)
+    assert all(crash.world.count("charge") <= 1 for crash in crashes)
