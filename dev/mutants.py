@@ -1197,6 +1197,13 @@ MUTANTS = [
         "tests/scenarios/test_left_behind.py -k 'memory and whose_tool_is_gone'",
     ),
     Mutant(
+        "bytes that a call keeps belong to no record",
+        "runtime/turns.py",
+        "            self.submit(kept)\n",
+        "",
+        "tests/scenarios/test_clients.py -k 'memory and can_be_redacted'",
+    ),
+    Mutant(
         "whoever has handed a conversation over is asked again",
         "turn/machine.py",
         "    if (turn.cancel and not turn.ended) or turn.changes_hands:",

@@ -127,6 +127,14 @@ RECORDS: list[tuple[records.Record, str]] = [
         '{"type":"tool_membership_changed","names":["refund"],"present":true,"call":"t1.1.0"}',
     ),
     (
+        records.AttachmentKept(call=C, ref=REF),
+        '{"type":"attachment_kept","call":"t1.1.0","ref":{"hash":"h1","media_type":"image/png","size":3}}',
+    ),
+    (
+        records.AttachmentKept(call=C, redacted="s"),
+        '{"type":"attachment_kept","call":"t1.1.0","redacted":"s"}',
+    ),
+    (
         records.HandedOver(turn=T, call=C, to="billing"),
         '{"type":"handed_over","turn":"t1","call":"t1.1.0","to":"billing"}',
     ),

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from perdure import Agent, Runtime, ToolContext, ToolError, tool
+from perdure import Agent, Code, Error, Runtime, ToolContext, ToolError, Tuning, tool
 from perdure.codec import Json
 from perdure.models.scripted import ScriptedModel, call, fail, say
 from perdure.observe.events import OutputDelta, Progress
@@ -18,7 +18,7 @@ from perdure.tools.decorator import AnyTool
 from perdure.tools.execution_result import ToolExecutionResult
 from perdure.vocab.messages import AttachmentRef, Text, ToolResult
 from perdure.vocab.outcomes import DirectUsage, ToolCallOutcome
-from perdure.vocab.records import EffectSettled, ToolMembershipChanged
+from perdure.vocab.records import AttachmentKept, EffectSettled, ToolMembershipChanged
 from perdure.vocab.usage import Usage
 from tests.scenarios.conftest import Desk, NewStore
 
@@ -464,3 +464,86 @@ async def test_process_events_are_missing_outside_a_process(desk: Desk) -> None:
     _, told = await done(desk, body)
     assert told["code"] == "service_unavailable"
     assert "Process events" in told["error"]
+
+
+# --- bytes that a call keeps
+
+
+@tool(name="store")
+async def store_bytes(ctx: ToolContext) -> Json:
+    """Keep something."""
+    ref = await ctx.attachments.put(b"top secret", "text/plain", name="n.txt")
+    return {"hash": ref.hash, "media_type": ref.media_type, "size": ref.size}
+
+
+@tool(name="store", effect="resumable")
+async def store_in_a_step(ctx: ToolContext) -> Json:
+    """Keep something, and wait."""
+
+    async def keep() -> Json:
+        ref = await ctx.attachments.put(b"top secret", "text/plain")
+        return {"hash": ref.hash, "media_type": ref.media_type, "size": ref.size}
+
+    kept = await ctx.step("keep", keep)
+    await ctx.sleep("a little", 0.01)
+    return kept
+
+
+@pytest.mark.parametrize("one", [store_bytes, store_in_a_step])
+async def test_bytes_that_a_call_keeps_belong_to_a_record_that_can_be_redacted(desk: Desk, one: AnyTool) -> None:
+    rt = await desk.open(ScriptedModel(call("store"), say("kept")), one, tuning=Tuning(patience_s=0.0))
+    session = await rt.session("s", agent="a")
+    await session.ask("go")
+    [kept] = [row for row in await session.rows() if isinstance(row.record, AttachmentKept)]
+    assert isinstance(kept.record, AttachmentKept)
+    assert kept.record.ref is not None
+    hash = kept.record.ref.hash
+    assert (await rt.store.blob(hash, stream=session.stream)).data == b"top secret"
+    await session.redact(kept.seq)
+    with pytest.raises(Error) as gone:
+        await rt.store.blob(hash, stream=session.stream)
+    assert gone.value.code is Code.BLOB_UNKNOWN
+
+
+async def test_bytes_that_a_call_keeps_are_exported_and_imported(desk: Desk) -> None:
+    rt = await desk.open(ScriptedModel(call("store"), say("kept")), store_bytes)
+    session = await rt.session("s", agent="a")
+    await session.ask("go")
+    [ref] = [row.record.ref for row in await session.rows() if isinstance(row.record, AttachmentKept)]
+    assert ref is not None
+    copy = await rt.import_session("copy", await session.export())
+    assert (await rt.store.blob(ref.hash, stream=copy.stream)).data == b"top secret"
+
+
+async def test_a_model_is_not_told_of_tools_that_its_session_does_not_have(desk: Desk) -> None:
+    @tool
+    async def off(ctx: ToolContext) -> int:
+        """Take a tool away."""
+        return await ctx.sessions.set_tool_membership(["admin"], False)
+
+    @tool
+    async def admin() -> str:
+        """What not everybody may do."""
+        return "done"
+
+    model = ScriptedModel.by_input({"take it away": [call("off"), say("done")]}, default=[call("admin"), say("done")])
+    rt = await desk.open(model, off, admin)
+    session = await rt.session("s", agent="a")
+    await session.ask("take it away")
+    await session.ask("use it")
+    told = [
+        part.output for message in await session.history() for part in message.parts if isinstance(part, ToolResult)
+    ]
+    assert "The tools are: off" in str(told[-1])
+    assert "admin" not in str(told[-1]).partition("The tools are:")[2]
+
+
+@pytest.mark.parametrize("timeout", ["soon", True, [1]])
+async def test_a_timeout_that_is_none_is_refused_before_anything_is_sent(desk: Desk, timeout: object) -> None:
+    rt = await desk.open(ScriptedModel(say("hello")))
+    session = await rt.session("s", agent="a")
+    with pytest.raises(Error) as refused:
+        await session.ask("hi", timeout=timeout)  # type: ignore[arg-type]
+    assert refused.value.code is Code.INVALID_ARGUMENT
+    assert await rt.sessions() == ()
+    assert (await session.ask("hi", timeout="30s")).startswith("hello")

@@ -35,6 +35,7 @@ from perdure.vocab.outcomes import (
 from perdure.vocab.promises import Err, Ok, Resolution, TimedOut
 from perdure.vocab.records import (
     AbandonRequested,
+    AttachmentKept,
     CancelRequested,
     ChildClaimed,
     ChildEnded,
@@ -184,6 +185,9 @@ class Reader:
                 return self._settle(fact, settled)
             case OutcomeArrivedLate(tool=tool, output=output):
                 return self._plain(fact, "late news", tool, *_output(output))
+            case AttachmentKept(ref=ref):
+                kind, size = (ref.media_type, f"{ref.size} bytes") if ref else ("-", "redacted")
+                return self._plain(fact, "attached", kind, size)
             case ToolMembershipChanged(names=names, present=present):
                 return self._plain(fact, "tools", ", ".join(names), "put back" if present else "taken out")
             case HandedOver(to=to, reason=reason):

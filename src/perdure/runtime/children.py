@@ -93,7 +93,8 @@ class DispatchClient:
             return _failure("invalid_tool_args", problem.message)
         contract = self._site.turn.composition.tool(child.name)
         if contract is None:
-            refusal = self._toolbox.prepare(ToolCall(id=CallId(child.call_id), name=child.name, args=args), None)
+            asked = ToolCall(id=CallId(child.call_id), name=child.name, args=args)
+            refusal = self._toolbox.prepare(asked, None, visible=self._site.turn.composition.names)
             unknown = Failure(code="tool_unavailable", message=f"{child.name} cannot be called from here")
             return Failed(failure=refusal if isinstance(refusal, Failure) else unknown)
         effect = contract.durability.effect

@@ -65,7 +65,10 @@ class Preparations:
         context: Callable[[RunCall], ToolPrepareContext],
         durable: Callable[[], Awaitable[None]],
         on_news: Callable[[], None],
+        *,
+        visible: tuple[str, ...],
     ) -> None:
+        self._visible = visible
         self._toolbox = toolbox
         self._journal = journal
         self._context = context
@@ -79,7 +82,7 @@ class Preparations:
         sealed, edited = self.sealed(item), None
         if item.decision is not None and item.decision.args is not None and not self._begun(item):
             sealed, edited = None, self._edited(item, item.decision.args)
-        prepared = self._toolbox.prepare(item.call, item.contract, sealed or edited)
+        prepared = self._toolbox.prepare(item.call, item.contract, sealed or edited, visible=self._visible)
         if isinstance(prepared, Failure):
             self._forget(item)
             return Failed(failure=prepared)
@@ -93,7 +96,7 @@ class Preparations:
         self._answered[_round(item)] = answer  # it may have to wait before it begins: a hook is asked once
         if edited is not None and digest(answer.args) != digest(edited.args):
             return Failed(failure=NOT_AS_APPROVED)
-        again = self._toolbox.prepare(item.call, item.contract, answer)
+        again = self._toolbox.prepare(item.call, item.contract, answer, visible=self._visible)
         if isinstance(again, Failure):
             return Failed(failure=again)
         return Ready(again, answer, recorded=True)

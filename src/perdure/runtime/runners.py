@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol, TypeAlias
 
 import msgspec
@@ -85,6 +86,10 @@ class Driven(Ledger, Protocol):
 
     turn: Turn
     records: list[Record]
+
+    def attach(self, call: CallId, blob: Blob) -> None:
+        """Store bytes that a call keeps, and say so."""
+        ...
 
     def keep(self, *blobs: Blob) -> None:
         """Store bytes with the next append."""
@@ -221,7 +226,7 @@ class Runners:
         completion = self._attempts_completion(item, controller)
         ctx = self._context(item, ready, flight, given, completion)
         if flight.body and flight.site:
-            flight.site.keep = self._driven.keep
+            flight.site.keep = partial(self._driven.attach, item.call.id)
         pure = not flight.begun.care.waits
 
         def may_start() -> bool:

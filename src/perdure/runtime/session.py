@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from msgspec.structs import replace
 
@@ -52,6 +52,7 @@ from perdure.runtime.work import check_place
 from perdure.services.files.protocol import SessionFiles
 from perdure.session.fold import SessionState
 from perdure.store.protocol import Claim, InboxRow, Resolved, StreamInfo
+from perdure.tools.durations import duration_ms
 from perdure.vocab.messages import Message
 from perdure.vocab.processes import SessionScope
 from perdure.vocab.promises import AwaitEventKey, Custom, Err, TurnCancelGate, TurnTerminal, WaitIdentity, unknown_key
@@ -78,6 +79,17 @@ MAX_REASON_BYTES = 4096
 MODES = ("queue", "steer", "interrupt")
 
 
+def _seconds(timeout: object) -> float | None:
+    """How long a caller waits.
+
+    Raises:
+        Error: `invalid_argument` if that is not a duration.
+    """
+    if timeout is None or (isinstance(timeout, int | float) and not isinstance(timeout, bool)):
+        return timeout
+    return duration_ms(cast("str", timeout), what="the timeout") / 1000
+
+
 @dataclass(frozen=True, slots=True)
 class Sent:
     """An input that is durable, and the turn it asked for.
@@ -91,19 +103,20 @@ class Sent:
     input: InputId
     duplicate: bool = False
 
-    async def result(self, timeout: float | None = None) -> TurnResult:
+    async def result(self, timeout: float | str | None = None) -> TurnResult:
         """How the turn ended, once that is durable. Cancelling the wait, or its timeout, changes nothing.
 
         Raises:
             Error: `result_timeout` if the turn is not over in time; `session_unknown` if the session was deleted.
         """
+        within = _seconds(timeout)
         try:
-            async with asyncio.timeout(timeout):
+            async with asyncio.timeout(within):
                 return await self.session.wait_for(self.turn, self.input)
         except TimeoutError:
             raise Error(
                 Code.RESULT_TIMEOUT,
-                f"the turn is not over after {timeout} s; it goes on",
+                f"the turn is not over after {within} s; it goes on",
                 hint="wait again, or ask session.why() what it waits for",
                 turn=self.turn,
             ) from None
@@ -195,14 +208,15 @@ class Session:
     # --- saying something
 
     async def ask(
-        self, content: Content, *, key: str | None = None, model: str | None = None, timeout: float | None = None
+        self, content: Content, *, key: str | None = None, model: str | None = None, timeout: float | str | None = None
     ) -> str:
-        """Send, wait, and return the text of the answer.
+        """Send, wait, and return the text of the answer; `timeout` in seconds, or "2m".
 
         Raises:
             Error: `turn_failed` if the turn was stopped.
         """
-        result = await (await self.send(content, key=key, model=model)).result(timeout)
+        within = _seconds(timeout)  # before anything is sent
+        result = await (await self.send(content, key=key, model=model)).result(within)
         if result.status != "finished":
             raise Error(
                 Code.TURN_FAILED,

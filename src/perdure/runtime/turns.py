@@ -19,7 +19,7 @@ from perdure.effects.controller import Begun, Care, JournaledController, Local
 from perdure.effects.journal import EffectJournal
 from perdure.effects.promises import TurnScope, unsigned_key
 from perdure.errors import Code, Error
-from perdure.ids import EffectId, PromiseId
+from perdure.ids import CallId, EffectId, PromiseId
 from perdure.inbox.admit import Delivery
 from perdure.runtime.consent import Consents
 from perdure.runtime.envelopes import Where, envelope
@@ -49,6 +49,7 @@ from perdure.turn.state import (
 )
 from perdure.vocab.approvals import Decision, approved, consent_to, lapsed, refused
 from perdure.vocab.effects import AwaitEvent, Envelope
+from perdure.vocab.messages import AttachmentRef
 from perdure.vocab.outcomes import (
     AwaitEventOutcome,
     CompletedToolCall,
@@ -69,6 +70,7 @@ from perdure.vocab.outcomes import (
 from perdure.vocab.promises import Cancelled, ClientResult, UserAnswer
 from perdure.vocab.questions import questions_of, silence
 from perdure.vocab.records import (
+    AttachmentKept,
     CancelRequested,
     EffectSettled,
     EffectStarted,
@@ -120,7 +122,12 @@ class TurnDriver:
         self._waits = Waits(around.store, around.clock, self._news.set)
         self._runners = Runners(self, journal, where, around, self._waits)
         self._preparations = Preparations(
-            around.toolbox, journal, self._runners.prepare_context, self.durable, self._news.set
+            around.toolbox,
+            journal,
+            self._runners.prepare_context,
+            self.durable,
+            self._news.set,
+            visible=turn.composition.names,
         )
         self._consents = Consents(self._runners.prepare_context, self.durable, self._news.set)
         self._withdrawals: set[asyncio.Task[object]] = set()
@@ -148,6 +155,15 @@ class TurnDriver:
     def keep(self, *blobs: Blob) -> None:
         """Store bytes with the next append."""
         self._owned.blob(*blobs)
+
+    def attach(self, call: CallId, blob: Blob) -> None:
+        """Store bytes that a call keeps, and say so in the log: what nobody refers to nobody can take with them, or
+        take away."""
+        ref = AttachmentRef(hash=blob.hash, media_type=blob.media_type, size=len(blob.data))
+        kept = AttachmentKept(call=call, ref=ref)
+        if kept not in self.records:
+            self.keep(blob)
+            self.submit(kept)
 
     def lease_live(self) -> bool:
         """Whether our lease has certainly not lapsed."""
@@ -366,7 +382,10 @@ class TurnDriver:
         """Record an outcome, with the bytes it refers to."""
         if flight.effect == "once" and _is_doubt(outcome):
             self._around.on_loose_end()
-        self.keep(*flight.blobs, *(flight.site.attached if flight.site else ()))
+        self.keep(*flight.blobs)
+        if flight.site is not None:
+            for blob in flight.site.attached:
+                self.attach(flight.site.call, blob)
         if flight.effect == "resumable" and isinstance(flight.owed, RunCall):
             outcome = self._without_loose_steps(flight.owed, outcome)
         self._controller.settle(flight.begun, outcome)

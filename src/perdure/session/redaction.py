@@ -37,6 +37,7 @@ from perdure.vocab.outcomes import (
 )
 from perdure.vocab.promises import Err, Ok, Resolution
 from perdure.vocab.records import (
+    AttachmentKept,
     CancelRequested,
     EffectSettled,
     EffectStarted,
@@ -80,6 +81,8 @@ def hollow(record: Record, sha256: str) -> Record | None:
             return replace(record, outcome=rest, redacted=sha256) if rest is not None else None
         case OutcomeArrivedLate(output=output):
             return replace(record, output=_output(output), redacted=sha256)
+        case AttachmentKept():
+            return replace(record, ref=None, redacted=sha256)
         case CancelRequested() | InputCancelled() | SessionPaused():
             return replace(record, reason="", redacted=sha256)
         case TurnEnded():

@@ -401,7 +401,7 @@ class Body:
     def event_key(self, name: str) -> AwaitEventKey:
         """The key of an event of this turn: the same for the same name."""
         self._check_open()
-        if not name.strip():
+        if isinstance(name, str) and not name.strip():  # pyright: ignore[reportUnnecessaryIsInstance] - whatever is given
             raise Error(Code.DURABLE_EFFECT_EMPTY_EVENT_KEY, "an event needs a name", hint='ctx.event("reviewed")')
         check_id(name, what="the name of an event")
         return signed_key(self._secret, self.place.scope_id, Custom(key=name))
@@ -582,7 +582,7 @@ class Body:
 
     def _reserve(self, kind: PartKind, name: str) -> None:
         self._check_open()
-        if not name.strip():
+        if isinstance(name, str) and not name.strip():  # pyright: ignore[reportUnnecessaryIsInstance] - whatever is given
             raise Error(
                 Code.DURABLE_EFFECT_EMPTY_STEP_ID, f"a {kind} needs a name", hint='ctx.step("render", render, doc)'
             )

@@ -162,19 +162,26 @@ class Toolbox:
         return self.catalog.contracts
 
     def prepare(
-        self, call: ToolCall, captured: ToolContract | None, sealed: PreparedToolCall | None = None
+        self,
+        call: ToolCall,
+        captured: ToolContract | None,
+        sealed: PreparedToolCall | None = None,
+        *,
+        visible: Sequence[str] | None = None,
     ) -> Prepared | Failure:
         """Everything that can be known about a call before it is dispatched. A `Failure` answers it instead.
 
-        `sealed` is the call as a provider's hook prepared it, now or before a crash: its arguments count.
+        `sealed` is the call as a provider's hook prepared it, now or before a crash: its arguments count. `visible` are
+        the tools that whoever called has been shown, if not all: no answer names another.
         """
+        names = self.catalog.names if visible is None else visible
         if call.malformed is not None:
-            return _malformed(call, self.catalog.names)
+            return _malformed(call, names)
         if captured is None and call.name == read_result.name:
             captured, current = read_result.contract, read_result
         elif captured is None:
             catalog = self.catalog
-            return _no_contract(call.name) if catalog.without_contract(call.name) else _unavailable(call.name, catalog)
+            return _no_contract(call.name) if catalog.without_contract(call.name) else _unavailable(call.name, names)
         else:
             current, failed = self._find(call.name)
             if failed and (current is None or current.contract != captured):
@@ -255,10 +262,10 @@ def _provider_failed(name: str) -> Failure:
     )
 
 
-def _unavailable(name: str, catalog: Catalog) -> Failure:
+def _unavailable(name: str, names: Sequence[str]) -> Failure:
     return Failure(
         code="tool_unavailable",
-        message=f"There is no tool {name!r}; nothing was run. The tools are: {', '.join(catalog.names) or 'none'}",
+        message=f"There is no tool {name!r}; nothing was run. The tools are: {', '.join(names) or 'none'}",
         failure_class="unavailable",
     )
 

@@ -58,6 +58,7 @@ from perdure.vocab.outcomes import (
 )
 from perdure.vocab.promises import Resolution
 from perdure.vocab.records import (
+    AttachmentKept,
     CancelRequested,
     ChildClaimed,
     ChildEnded,
@@ -166,7 +167,7 @@ def advance(turn: Turn, record: Record) -> Turn:
             return turn
         case _, RecordRedacted() | SessionPaused() | SessionResumed():
             return turn
-        case _, GrantMade() | GrantRevoked() | ChildClaimed() | ChildRegistered() | ChildEnded():
+        case _, AttachmentKept() | GrantMade() | GrantRevoked() | ChildClaimed() | ChildRegistered() | ChildEnded():
             return turn
         case _, HandedOver(to=to):
             return replace(turn, to=to)

@@ -31,7 +31,7 @@ from perdure.ids import (
     join,
 )
 from perdure.vocab.effects import AwaitEvent, Command, EffectKind, PreparedToolCall
-from perdure.vocab.messages import InputPart
+from perdure.vocab.messages import AttachmentRef, InputPart
 from perdure.vocab.outcomes import Outcome, ToolOutput
 from perdure.vocab.registrations import ProcessOutput, Registration
 from perdure.vocab.schedules import ScheduleChanged, ScheduleCreated, ScheduleFired, ScheduleSkipped
@@ -202,6 +202,14 @@ class OutcomeArrivedLate(Value, frozen=True, tag="outcome_arrived_late"):
     redacted: str = ""
 
 
+class AttachmentKept(Value, frozen=True, tag="attachment_kept"):
+    """A call keeps bytes in this session, under a reference that it may give to anybody."""
+
+    call: CallId
+    ref: AttachmentRef | None = None
+    redacted: str = ""
+
+
 class ToolMembershipChanged(Value, frozen=True, tag="tool_membership_changed"):
     """Tools were taken out of the session's catalog, or put back. Turns that begin after it see the change."""
 
@@ -361,6 +369,7 @@ Record: TypeAlias = (
     | EffectStarted
     | EffectSettled
     | OutcomeArrivedLate
+    | AttachmentKept
     | ToolMembershipChanged
     | HandedOver
     | TurnRecomposed

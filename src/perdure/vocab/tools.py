@@ -191,6 +191,11 @@ class Composition(Value, frozen=True):
     output: Json = None
     asked: bool = False
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The tools, by name: what the model is shown."""
+        return tuple(contract.name for contract in self.tools)
+
     def tool(self, name: str) -> ToolContract | None:
         """The captured contract of a tool, if the turn had one."""
         return next((contract for contract in self.tools if contract.name == name), None)
