@@ -185,15 +185,8 @@ class Reader:
                 return self._settle(fact, settled)
             case OutcomeArrivedLate(tool=tool, output=output):
                 return self._plain(fact, "late news", tool, *_output(output))
-            case AttachmentKept(ref=ref):
-                kind, size = (ref.media_type, f"{ref.size} bytes") if ref else ("-", "redacted")
-                return self._plain(fact, "attached", kind, size)
-            case ToolMembershipChanged(names=names, present=present):
-                return self._plain(fact, "tools", ", ".join(names), "put back" if present else "taken out")
-            case HandedOver(to=to, reason=reason):
-                return self._plain(fact, "hand over", to, one_line(reason) or "told to")
-            case TurnRecomposed(agent=agent):
-                return self._plain(fact, "hand over", agent, "has taken over")
+            case (AttachmentKept() | ToolMembershipChanged() | HandedOver() | TurnRecomposed()) as record:
+                return self._by_a_call(fact, record)
             case CancelRequested(origin=origin, reason=reason):
                 return self._plain(fact, "cancel", origin or "-", one_line(reason) or "requested", "warn")
             case TurnEnded() as ended:
@@ -206,6 +199,21 @@ class Reader:
                 return self._trigger(fact, fact.record)
             case _:
                 return self._from_outside(fact, fact.record)
+
+    def _by_a_call(
+        self, fact: Fact, record: AttachmentKept | ToolMembershipChanged | HandedOver | TurnRecomposed
+    ) -> Line:
+        """What a call did to its session."""
+        match record:
+            case AttachmentKept(ref=ref):
+                kind, size = (ref.media_type, f"{ref.size} bytes") if ref else ("-", "redacted")
+                return self._plain(fact, "attached", kind, size)
+            case ToolMembershipChanged(names=names, present=present):
+                return self._plain(fact, "tools", ", ".join(names), "put back" if present else "taken out")
+            case HandedOver(to=to, reason=reason):
+                return self._plain(fact, "hand over", to, one_line(reason) or "told to")
+            case TurnRecomposed(agent=agent):
+                return self._plain(fact, "hand over", agent, "has taken over")
 
     def _process(self, fact: Fact, record: OfProcess) -> Line:
         """What happened to a process."""
