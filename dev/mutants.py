@@ -1437,8 +1437,8 @@ MUTANTS = [
     Mutant(
         "files: they stay when their session is deleted",
         "runtime/session.py",
-        "store.delete(self.stream, beside=beside)",
-        "store.delete(self.stream)",
+        "store.delete(self.stream, beside=beside, edges=edges)",
+        "store.delete(self.stream, edges=edges)",
         f"{FILES} -k 'go_with_their_session and memory'",
     ),
     Mutant(

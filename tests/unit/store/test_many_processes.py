@@ -220,7 +220,7 @@ async def test_a_page_and_a_look_for_work_read_as_many_rows_however_many_process
         assert "Seq Scan" not in {node["Node Type"] for node in nodes(tree)} or total == 1_000
         found = await store.claimable(ANN, limit=50, now=10)
         assert sorted(int(stream_names(one)[2][1:]) for one in found) == [i * total // BUSY for i in range(1, BUSY + 1)]
-        values = "10, 1, 'ann', '{}', NULL, NULL, NULL, NULL, NULL, '{}', NULL, '{}', 'also', '{}', 50"
+        values = "10, 1, 'ann', '{}', NULL, NULL, NULL, NULL, NULL, '{}', '{}', 'also', '{}', 50"
         tree = await explained(admin, queries(name)["claim_ready"], values)
         pages.append(tree["Shared Hit Blocks"] + tree["Shared Read Blocks"])
     assert read == [100] * 6, "of each process on the page, a tag and its stream"
