@@ -1491,6 +1491,13 @@ MUTANTS = [
         f"{FILES} -k 'seeded_once and memory'",
     ),
     Mutant(
+        "tasks: what is added after the end is not kept",
+        "runtime/tasks.py",
+        "after_end=task.is_over",
+        "after_end=False",
+        "tests/scenarios/test_ended_tasks.py -k 'memory'",
+    ),
+    Mutant(
         "commands: one begins before that is written",
         "services/command_supervisor.py",
         'if os.read(may_begin, 1) == b"1":',

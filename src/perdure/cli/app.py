@@ -20,6 +20,7 @@ from perdure.cli.commands import (
     run,
     schedules,
     sessions,
+    tasks,
     triggers,
     version,
     why,
@@ -59,6 +60,7 @@ app.add_typer(sessions.app, name="sessions")
 app.add_typer(approvals.app, name="approvals")
 app.command()(processes.ps)
 app.add_typer(processes.app, name="processes")
+app.add_typer(tasks.app, name="tasks")
 app.add_typer(schedules.app, name="schedules")
 app.add_typer(triggers.app, name="triggers")
 app.add_typer(workers.app, name="workers")

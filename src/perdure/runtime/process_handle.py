@@ -195,8 +195,9 @@ class ProcessHandle:
         key = unsigned_key(ProcessScope(self.runtime.tenant, self.id).id, Custom(key=check_id(name, what="the event")))
         return await answers.resolve(self.runtime, key, answer)
 
-    async def append(self, kind: str, payload: Json, *, replay: str) -> bool:
-        """Append a declared event from outside, once for each replay key, and tell whoever runs the process.
+    async def append(self, kind: str, payload: Json, *, replay: str, after_end: bool = False) -> bool:
+        """Append a declared event from outside, once for each replay key, and tell whoever runs the process. One that
+        only adds to what is known may come `after_end`.
 
         False if it was there already.
         """
@@ -217,7 +218,7 @@ class ProcessHandle:
                 hint="handle.complete(...) ends a process that is done outside",
                 process=self.id,
             )
-        return await self._admit(new)
+        return await self._admit(new, after_end=after_end)
 
     @property
     def process_events(self) -> ProcessEventsClient:
@@ -316,9 +317,9 @@ class ProcessHandle:
             return ProcessWhy("waiting", f"it waits for {', '.join(wait.effect for wait in record.waiting)}")
         return ProcessWhy("queued", f"no worker that has {record.known.definition} has taken it yet")
 
-    async def _admit(self, new: ProcessEvent) -> bool:
+    async def _admit(self, new: ProcessEvent, *, after_end: bool = False) -> bool:
         store, now = self.runtime.store, self.runtime.clock.wall_ms()
-        ended = await store.find(self.stream, PROCESS_END)
+        ended = None if after_end else await store.find(self.stream, PROCESS_END)
         if ended is not None:  # what was said before that is not refused when it is said again
             known = await store.find(self.stream, event_key(new.event, new.replay)) or ended
             assert isinstance(known.record, ProcessEvent)

@@ -159,11 +159,15 @@ class StoredTasks(SessionTaskRegistry):
         if task is None:
             return None
         changed = apply_task_update(task, update, now)
-        if changed is task or task.is_over:
-            return task  # what enriches a task after its end is not kept: its log is closed
+        if changed is task:
+            return task
         handle = rt.process(task_id)
         try:
-            await handle.append(UPDATED, msgspec.to_builtins(update), replay=short_id("upd", now))
+            await handle.append(
+                UPDATED, msgspec.to_builtins(update), replay=short_id("upd", now), after_end=task.is_over
+            )  # fmt: skip
+            if task.is_over:
+                return await self.get(session_id, task_id)  # how it ended was told before
             if changed.is_over and task.kind != KIND_BACKGROUND_TOOL:
                 payload: Json = {"code": changed.state, "message": changed.summary or ""}
                 await handle.complete(payload, event=COMPLETED[_ENDINGS[changed.state]])
