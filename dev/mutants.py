@@ -296,7 +296,7 @@ MUTANTS = [
         "runtime/trigger_resident.py",
         "self._owned.need((), tuple(revision_key(one.id, one.revision + 1) for one in wanted))",
         "pass",
-        "tests/scenarios/test_triggers.py -k 'nobody_who_left and sqlite'",
+        "tests/scenarios/test_triggers.py -k 'in_the_last_moment and sqlite'",
     ),
     Mutant(
         "a start that failed is forgotten with the worker that saw it",

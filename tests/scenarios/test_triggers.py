@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 from contextlib import AsyncExitStack
 
 import pytest
@@ -19,7 +19,7 @@ from perdure import (
     tool,
 )
 from perdure.codec import Json, encode
-from perdure.commit.plan import Entry
+from perdure.commit.plan import Entry, Plan, Receipt
 from perdure.errors import Code, Error
 from perdure.ids import StreamId, trigger_stream
 from perdure.models.scripted import ScriptedModel, call, say
@@ -260,6 +260,24 @@ async def test_nobody_who_left_before_it_was_recorded_is_started(rt: Runtime) ->
         assert len(started) == (0 if row.seq > gone else 1)
         for process_id in (delivery.process_id for delivery in started):
             assert await ProcessHandle(rt, process_id).result(timeout=20) == 41
+
+
+async def test_who_leaves_in_the_last_moment_is_not_started(rt: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is deleted when its process was already decided on and nothing is written yet."""
+    handle, stays, append = await subscribe(rt), await subscribe(rt, "stays"), rt.store.append
+    left: list[int] = []
+
+    async def too_late(plan: Plan) -> Receipt:
+        left.append((await handle.delete()).revision)
+        return await append(plan)
+
+    def appended(plan: Plan) -> Awaitable[Receipt]:
+        recorded = any(entry.kind == "trigger_occurred" for entry in plan.entries)
+        return too_late(plan) if recorded and not left else append(plan)
+
+    monkeypatch.setattr(rt.store, "append", appended)
+    [only] = await (await rt.triggers.emit(MAIL, 1, key="m1")).deliveries(timeout=20)
+    assert (only.subscription, left) == (stays.id, [2])
 
 
 async def test_a_subscription_ends_with_its_session_and_what_it_started_goes_on(rt: Runtime) -> None:
