@@ -1197,6 +1197,20 @@ MUTANTS = [
         "tests/scenarios/test_left_behind.py -k 'memory and whose_tool_is_gone'",
     ),
     Mutant(
+        "a step may give whatever size it likes",
+        "tools/body.py",
+        "        if kept.size > MAX_STEP_BYTES:",
+        "        if False:",
+        f"{BODIES} -k 'memory and too_large'",
+    ),
+    Mutant(
+        "a map runs everything at once",
+        "tools/durable.py",
+        "        gate = asyncio.Semaphore(limit)",
+        "        gate = asyncio.Semaphore(10**6)",
+        f"{BODIES} -k 'memory and no_more_at_once'",
+    ),
+    Mutant(
         "bytes that a call keeps belong to no record",
         "runtime/turns.py",
         "            self.submit(kept)\n",

@@ -1110,3 +1110,59 @@ async def test_a_pending_call_of_a_cancelled_turn_is_over(desk: Desk) -> None:
     await session.cancel()
     assert (await sent.result(5)).reason == "cancelled"
     assert await rt.resolve(keys[0], 1) == AlreadyResolved(Cancelled())
+
+
+# --- what a step may give, and how many run at once
+
+
+@pytest.mark.parametrize(
+    ("given", "code"), [("x" * 1_100_000, "step_result_too_large"), (object(), "step_result_invalid")]
+)
+async def test_a_step_whose_result_cannot_be_kept_fails_and_is_not_run_again(
+    desk: Desk, given: object, code: str
+) -> None:
+    ran: list[int] = []
+
+    @tool(effect="resumable")
+    async def act(ctx: ToolContext) -> str:
+        """Give too much."""
+
+        def give() -> object:
+            ran.append(1)
+            return given
+
+        try:
+            await ctx.step("give", give)
+        except ToolError as problem:
+            await ctx.sleep("a little", 0.001)  # parks: the body is entered again
+            return problem.code
+        return "kept"
+
+    rt = await desk.open(ScriptedModel(call("act"), say("done")), act, tuning=Tuning(patience_s=0.0))
+    session = await rt.session("s", agent="a")
+    await session.ask("go")
+    results = [part for message in await session.history() for part in message.parts if isinstance(part, ToolResult)]
+    assert [one.output for one in results] == [code]
+    assert len(ran) == 1
+
+
+async def test_a_map_runs_no_more_at_once_than_it_may(desk: Desk) -> None:
+    at_once = most = 0
+
+    @tool(effect="resumable")
+    async def act(ctx: ToolContext) -> list[int]:
+        """Do many things."""
+
+        async def one(n: int) -> int:
+            nonlocal at_once, most
+            at_once += 1
+            most = max(most, at_once)
+            await asyncio.sleep(0.005)
+            at_once -= 1
+            return n
+
+        return await ctx.map("one", one, list(range(12)), limit=3, effect="pure")
+
+    rt = await desk.open(ScriptedModel(call("act"), say("done")), act)
+    await (await rt.session("s", agent="a")).ask("go")
+    assert most == 3

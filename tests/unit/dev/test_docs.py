@@ -168,3 +168,13 @@ def test_a_decision_has_four_parts_and_its_name_is_the_decision(page: Path) -> N
     title = text.splitlines()[0].removeprefix("# ")
     slug = re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")
     assert re.fullmatch(rf"20\d\d-\d\d-{slug}", page.stem)
+
+
+def test_every_test_that_the_page_about_the_seeds_names_exists() -> None:
+    """The second column says which test of ours it is."""
+    rows = [line.split("|") for line in (ROOT / "docs" / "seeds.md").read_text().splitlines() if line.startswith("| ")]
+    named = {name for row in rows for cell in row[2:] for name in re.findall(r"\btest_\w+(?!\.py)\b", cell)}
+    known = {path.stem for path in (ROOT / "tests").rglob("test_*.py")}
+    for path in (ROOT / "tests").rglob("test_*.py"):
+        known |= set(re.findall(r"def (test_\w+)", path.read_text()))
+    assert sorted(named - known) == []
