@@ -801,8 +801,8 @@ MUTANTS = [
         also=Mutant(
             "",
             "effects/controller.py",
-            'if started.effect == "once" and started.kind is EffectKind.DURABLE_STEP:',
-            "if False:",
+            'if started.effect == "once" and started.kind is EffectKind.DURABLE_STEP and',
+            "if False and",
             "",
         ),
     ),
