@@ -280,8 +280,7 @@ MUTANTS = [
         "an occurrence is recorded, and its processes are started after that",
         "runtime/trigger_resident.py",
         "        self._owned.submit(record, consume=(row.id,), sends=sends)\n",
-        "        self._owned.submit(record, consume=(row.id,))\n        self._owned.flush()\n"
-        "        self._owned.submit(sends=sends)\n",
+        "        self._owned.submit(record, consume=(row.id,))\n        self._late = sends\n",
         "tests/crash/test_triggers.py -k 'gets_its_process_once'",
         also=Mutant(
             "and nobody looks whether they were",
@@ -289,6 +288,14 @@ MUTANTS = [
             "        if self._taken_over:\n",
             "        if False:\n",
             "",
+            also=Mutant(
+                "but in an append of their own",
+                "runtime/trigger_resident.py",
+                "        await self._owned.durable()  # or the same rows would be seen again\n",
+                "        await self._owned.durable()\n        self._owned.submit(sends=getattr(self, '_late', ()))\n"
+                "        self._late = ()\n        await self._owned.durable()\n",
+                "",
+            ),
         ),
     ),
     Mutant(
