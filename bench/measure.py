@@ -7,6 +7,7 @@ w1b  50 workflows of 100 steps             w2b  200 sessions of one turn, 20 at 
 w3   5,000 workflows waiting for an event  w4   500 workflows of 10 steps, SIGKILL at half, started again
 w5   200 sessions of one turn whose model thinks for 20 ms, sent from outside to workers that run five at a time
 w6   200 background runs, one after the other: from the end of each to the session's next turn
+w7   200 occurrences of a trigger, one after the other: from each to the first step of the process it starts
 """
 
 from __future__ import annotations

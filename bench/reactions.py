@@ -1,7 +1,8 @@
-"""How soon something happens after what it follows: `w6`, the session's next turn after a background run has ended.
+"""How soon something happens after what it follows.
 
-One after the other, in this process, or with `--workflows N` in N workers of their own. Who acts and who reacts may be
-in different processes: both note when, by a clock that the machine has once.
+`w6`: the session's next turn after a background run has ended. `w7`: the first step of a process after an occurrence of
+a trigger was emitted. One after the other, in this process, or with `--workflows N` in N workers of their own. Who acts
+and who reacts may be in different processes: both note when, by a clock that the machine has once.
 """
 
 from __future__ import annotations
@@ -19,10 +20,20 @@ from pathlib import Path
 from measure import options, share, tell
 from ours import SPENT, address
 
-from perdure import Agent, Runtime, ToolContext, ToolExecutionResult, ToolHints, ToolObject
+from perdure import (
+    Agent,
+    ProcessContext,
+    Runtime,
+    ToolContext,
+    ToolExecutionResult,
+    ToolHints,
+    ToolObject,
+    process,
+)
 from perdure.codec import Json
 from perdure.models.protocol import ModelEvent, ModelReply, ModelRequest, ProviderCall
 from perdure.models.scripted import ScriptedModel
+from perdure.runtime.process_function import ProcessFunction
 from perdure.services.background import BackgroundEventSink, BackgroundOutcome
 from perdure.tools.background import SpawnBackgroundTool
 from perdure.vocab.messages import Text, ToolResult
@@ -96,21 +107,48 @@ def librarian(moments: Moments) -> Agent:
     return Agent("a", model=Librarian(moments), tools=[SpawnBackgroundTool(), Index(moments)])
 
 
-async def after_a_run(rt: Runtime, name: str) -> None:
+async def after_a_run(rt: Runtime, moments: Moments, name: str) -> None:
     """Let a session start a run."""
     await (await rt.session(name, agent="a")).ask(f"{ASK} {name}")
 
 
+def receipts(moments: Moments) -> ProcessFunction:
+    @process
+    async def receipt(ctx: ProcessContext, order: dict[str, str]) -> str:
+        """Write a receipt."""
+
+        def write() -> str:
+            moments.note("heard", order["name"])
+            return "written"
+
+        return await ctx.step("write", write)
+
+    return receipt
+
+
+async def after_an_occurrence(rt: Runtime, moments: Moments, name: str) -> None:
+    """Say that something happened."""
+    moments.note("ended", name)
+    await rt.triggers.emit("order.paid", {"name": name}, key=name)
+
+
+def runtime(chosen: Namespace, moments: Moments, *, worker: bool) -> Runtime:
+    if chosen.work.startswith("w6"):
+        return Runtime(address(chosen), agents=[librarian(moments)], worker=worker)
+    return Runtime(address(chosen), processes=[receipts(moments)], worker=worker)
+
+
 async def reactions(chosen: Namespace) -> None:
-    moments = Moments(chosen.dir)
+    moments, act = Moments(chosen.dir), after_a_run if chosen.work == "w6" else after_an_occurrence
     workers = [_worker(chosen) for _ in range(chosen.workflows)]
     try:
-        async with Runtime(address(chosen), agents=[librarian(moments)], worker=not workers) as rt:
+        async with runtime(chosen, moments, worker=not workers) as rt:
+            if chosen.work == "w7":
+                await rt.triggers.subscribe("order.paid", receipts(moments), key="receipts")
             for k in range(WARM + chosen.turns):
-                name = f"s{k}"
-                await after_a_run(rt, name)
+                await act(rt, moments, f"s{k}")
                 async with asyncio.timeout(chosen.cap):
-                    while name not in moments.read().get("heard", {}):
+                    while f"s{k}" not in moments.read().get("heard", {}):  # another process may note it
                         await asyncio.sleep(0.002)
     finally:
         for one in workers:
@@ -123,19 +161,19 @@ async def reactions(chosen: Namespace) -> None:
 
 def _worker(chosen: Namespace) -> subprocess.Popen[bytes]:
     where = ["--dir", str(chosen.dir), "--url", chosen.url]
-    return subprocess.Popen([sys.executable, sys.argv[0], "w6child", *where])
+    return subprocess.Popen([sys.executable, sys.argv[0], f"{chosen.work}child", *where])
 
 
 async def work_for_others(chosen: Namespace) -> None:
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
-    async with Runtime(address(chosen), agents=[librarian(Moments(chosen.dir))]):
+    async with runtime(chosen, Moments(chosen.dir), worker=True):
         await stop.wait()
 
 
 def main() -> None:
-    chosen = options("w6", "w6child")
-    asyncio.run({"w6": reactions, "w6child": work_for_others}[chosen.work](chosen))
+    chosen = options("w6", "w6child", "w7", "w7child")
+    asyncio.run((work_for_others if chosen.work.endswith("child") else reactions)(chosen))
 
 
 if __name__ == "__main__":
