@@ -164,5 +164,5 @@ def test_an_undisturbed_run_writes_what_it_did(tmp_path: Path) -> None:
         "effect_settled p/signal:address:1",
         "effect_started p/step:ship",
         "effect_settled p/step:ship",
-        "process_event",
+        "process_event process.completed",
     ]

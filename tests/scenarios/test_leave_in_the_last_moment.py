@@ -72,6 +72,10 @@ async def owner(session: Session) -> tuple[object, int]:
     return info.owner, info.fence
 
 
+async def settled(session: Session) -> list[str]:
+    return [row.record.id for row in await session.rows() if isinstance(row.record, EffectSettled)]
+
+
 async def check(session: Session, told: list[object]) -> None:
     history = await session.history()
     assert complaints(history) == []
@@ -151,11 +155,14 @@ async def test_a_decision_that_was_recorded_before_its_call_could_begin_expires_
         await rt.approvals.approve(question.id, by="ana")
 
         async def decided() -> bool:
-            settled = [row.record.id for row in await session.rows() if isinstance(row.record, EffectSettled)]
-            return any(one.endswith(".approval") for one in settled)
+            return any(one.endswith(".approval") for one in await settled(session))
+
+        async def paid() -> bool:
+            return "c1.0.1" in await settled(session)
 
         await until(decided)
         paying.go.set()
+        await until(paid)  # or its worker would seem to have been away for two days in the middle of it
         clock.ahead_ms = 2 * 24 * 3_600_000
         await session.resume(by="maria")
         assert (await sent.result(10)).text == "done"

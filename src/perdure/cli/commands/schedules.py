@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Annotated
 from typer import Argument, Option, Typer
 
 from perdure.cli.options import Db, Json, Quiet, who
-from perdure.vocab.schedules import EmitsOccurrence, SayToSession, StartsProcess, Target
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from perdure.runtime.schedules import ScheduleHandle
     from perdure.services.schedules import ScheduleState
+    from perdure.vocab.schedules import Target
 
 app = Typer(help="What is said, started or emitted by the clock.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -210,6 +210,8 @@ def _when(state: ScheduleState) -> str:
 
 def _deed(state: ScheduleState) -> tuple[str, str]:
     """What a run does, in two cells."""
+    from perdure.vocab.schedules import EmitsOccurrence, SayToSession, StartsProcess
+
     match state.known.target:
         case SayToSession(session=session, text=text):
             return f"says to {session}", text
@@ -220,6 +222,8 @@ def _deed(state: ScheduleState) -> tuple[str, str]:
 
 
 def _target(target: Target) -> dict[str, object]:
+    from perdure.vocab.schedules import EmitsOccurrence, SayToSession, StartsProcess
+
     match target:
         case SayToSession(session=session, text=text):
             return {"session": session, "says": text}
