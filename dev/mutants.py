@@ -1470,13 +1470,6 @@ MUTANTS = [
         f"{STORES} -k 'TestSqlite and needs_that_stream'",
     ),
     Mutant(
-        "files: on Postgres bytes that somebody lets go at the same moment fail a write",
-        "store/postgres/admissions.py",
-        "with suppress(ForeignKeyViolationError):",
-        "if True:",
-        f"{STORES} -k 'TestPostgres and others_let_them_go'",
-    ),
-    Mutant(
         "files: a read-only one is written",
         "services/files/tree.py",
         "if old is not None and old.readonly:",
