@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Awaitable, Callable
 from typing import cast
 from uuid import UUID
 
@@ -1166,3 +1167,59 @@ async def test_a_map_runs_no_more_at_once_than_it_may(desk: Desk) -> None:
     rt = await desk.open(ScriptedModel(call("act"), say("done")), act)
     await (await rt.session("s", agent="a")).ask("go")
     assert most == 3
+
+
+async def _cyclic(ctx: ToolContext) -> object:
+    ring: list[object] = []
+    ring.append(ring)
+    return await ctx.step("ring", str, ring)
+
+
+MISUSES: list[tuple[Callable[[ToolContext], Awaitable[object]], str]] = [
+    (lambda ctx: ctx.step(5, str), "invalid_id"),  # type: ignore[arg-type]
+    (lambda ctx: ctx.event(7), "invalid_id"),  # type: ignore[arg-type]
+    (lambda ctx: ctx.step("five", 5), "internal_error"),  # type: ignore[arg-type]
+    (lambda ctx: ctx.sleep("back", -5), "internal_error"),  # the log has the words
+    (_cyclic, "invalid_json"),
+]
+
+
+@pytest.mark.parametrize(("misuse", "code"), MISUSES)
+async def test_whoever_uses_the_context_wrongly_is_told_how(
+    desk: Desk, misuse: Callable[[ToolContext], Awaitable[object]], code: str
+) -> None:
+    @tool(effect="resumable")
+    async def act(ctx: ToolContext) -> str:
+        """Do it wrongly."""
+        await misuse(ctx)
+        return "done"
+
+    rt = await desk.open(ScriptedModel(call("act"), say("done")), act)
+    session = await rt.session("s", agent="a")
+    await session.ask("go")
+    [told] = [part for message in await session.history() for part in message.parts if isinstance(part, ToolResult)]
+    assert f"'code': '{code}'" in str(told.output)
+    settled = [row.record.id for row in await session.rows() if isinstance(row.record, EffectSettled)]
+    assert not [one for one in settled if "/" in one], "what was refused was recorded"
+
+
+async def test_a_map_takes_whatever_yields_its_items(desk: Desk) -> None:
+    @tool(effect="resumable")
+    async def act(ctx: ToolContext) -> list[int]:
+        """Double them."""
+        return await ctx.map("double", lambda n: 2 * n, (n for n in (1, 2, 3)))
+
+    rt = await desk.open(ScriptedModel(call("act"), say("done")), act)
+    session = await rt.session("s", agent="a")
+    await session.ask("go")
+    results = [part for message in await session.history() for part in message.parts if isinstance(part, ToolResult)]
+    assert [one.output for one in results] == [[2, 4, 6]]
+
+
+@pytest.mark.parametrize(
+    "given", [{"max_iterations": "x"}, {"max_iterations": None}, {"tools": 5}, {"tools": "look"}, {"tools": [5]}]
+)
+def test_an_agent_that_cannot_be_is_refused_in_our_words(given: dict[str, object]) -> None:
+    with pytest.raises(Error) as refused:
+        Agent("a", model=ScriptedModel(say("x")), **given)  # type: ignore[arg-type]
+    assert refused.value.code in (Code.AGENT_INVALID, Code.TOOL_INVALID)

@@ -91,8 +91,7 @@ class Agent:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "name", check_agent_name(self.name))
-        if self.max_iterations < 1:
-            raise Error(Code.AGENT_INVALID, f"max_iterations must be at least 1, not {self.max_iterations}")
+        _check_shape(self.max_iterations, self.tools)
         if self.drain not in ("one", "together"):
             raise Error(Code.AGENT_INVALID, f'drain must be "one" or "together", not {self.drain!r:.40}')
         if not isinstance(self.instructions, str) and not callable(self.instructions):
@@ -155,6 +154,15 @@ class Agent:
         if contract.client_side:
             return contract
         return replace(contract, durability=replace(contract.durability, timeout_ms=to_ms(self.tool_timeout)))
+
+
+def _check_shape(max_iterations: object, tools: object) -> None:
+    if not isinstance(max_iterations, int) or max_iterations < 1:
+        shown = f"{max_iterations!r:.40}"
+        raise Error(Code.AGENT_INVALID, f"max_iterations must be a whole number of at least 1, not {shown}")
+    if isinstance(tools, str) or not isinstance(tools, Iterable):
+        kind = type(tools).__name__
+        raise Error(Code.AGENT_INVALID, f"tools must be a list of tools, not {kind}", hint="tools=[look]")
 
 
 def find_model(name: str, agents: Iterable[Agent]) -> Model:

@@ -670,14 +670,16 @@ def _checked_input(name: str, given: Json) -> Json:
     return plain
 
 
-def _unsigned(value: Json) -> Json:
+def _unsigned(value: Json, depth: int = 0) -> Json:
     """Keys are recorded without what makes them worth something."""
+    if depth > 200:
+        return value  # to_json says what is wrong with it
     if isinstance(value, AwaitEventKey):
         return unsigned_key(value.scope, value.wait)
     if isinstance(value, list | tuple):
-        return [_unsigned(item) for item in cast("Sequence[Json]", value)]
+        return [_unsigned(item, depth + 1) for item in cast("Sequence[Json]", value)]
     if isinstance(value, dict):
-        return {key: _unsigned(item) for key, item in cast("dict[str, Json]", value).items()}
+        return {key: _unsigned(item, depth + 1) for key, item in cast("dict[str, Json]", value).items()}
     return value
 
 

@@ -6,7 +6,7 @@ import asyncio
 import inspect
 import os
 import random
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable
 from datetime import datetime
 from typing import TYPE_CHECKING, TypeVar, cast
 from uuid import UUID
@@ -79,6 +79,8 @@ class DurableOps:
             OutcomeUnknown: nobody knows whether it took effect.
             Error: `durable_effect_duplicate_step_id`, `replay_mismatch` if its arguments differ from the recorded.
         """
+        if not callable(fn):
+            raise Error(Code.INVALID_ARGUMENT, f"the step {name!r} is a function, not {type(fn).__name__}")
         given: Json = [list(args), kwargs] if kwargs else list(args)
         in_loop = inspect.iscoroutinefunction(fn)
         return await self.durable_effects().step(name, given, lambda: fn(*args, **kwargs), effect, in_loop=in_loop)
@@ -94,7 +96,7 @@ class DurableOps:
         self,
         name: str,
         fn: Callable[[Item], T | Awaitable[T]],
-        items: Sequence[Item],
+        items: Iterable[Item],
         /,
         *,
         key: Callable[[Item], object] | None = None,
@@ -108,6 +110,7 @@ class DurableOps:
         """
         if limit < 1:
             raise Error(Code.INVALID_ARGUMENT, f"ctx.map({name!r}): limit={limit} would run nothing")
+        items = tuple(items)  # whatever yields them: they are gone through twice
         gate = asyncio.Semaphore(limit)
         names = [f"{name}:{key(item) if key else index}" for index, item in enumerate(items)]
 

@@ -220,7 +220,11 @@ def _names(source: AnyTool | ToolProvider) -> tuple[str, ...]:
     if isinstance(source, Tool):
         return (source.name,)
     check_provider(source)
-    return tuple(manifest.name for manifest in source.tool_manifests())
+    try:
+        return tuple(manifest.name for manifest in source.tool_manifests())
+    except Exception as problem:
+        kind, told = type(source).__name__, f"{type(problem).__name__}: {problem}"
+        raise Error(Code.TOOL_INVALID, f"{kind} cannot list its tools", because=told[:200]) from problem
 
 
 def _refuse_others(given: object) -> None:
