@@ -12,8 +12,8 @@ help: ## List the recipes
 .venv/stamp: pyproject.toml requirements/dev.txt requirements/uv.txt dev/make_venv.py
 	$(PYTHON) dev/make_venv.py
 venv: .venv/stamp ## Create or refresh .venv from the pins
-demo: venv ## Run the crash demo, offline
-	$(BIN)/perdure demo --auto $(ARGS)
+demo: venv ## Run the crash demo, offline; or with a model: make demo MODEL=openai:gpt-5.2
+	$(BIN)/perdure demo --auto $(if $(MODEL),--model $(MODEL)) $(ARGS)
 test: venv ## Run all tests, or some: make test ARGS="-n auto -k fence"
 	$(BIN)/pytest $(ARGS)
 check: lint types imports words ## Before every commit: format, lint, types, imports, words, unit and conformance tests
@@ -33,7 +33,7 @@ chaos: venv ## Kill, freeze and cut a fleet off for a minute: make chaos ARGS="-
 bench: venv ## Run the benchmarks
 	$(BIN)/python dev/bench.py $(ARGS)
 mutants: venv ## Prove that the durability tests can fail
-	$(BIN)/python dev/mutants.py $(ARGS)
+	$(BIN)/python -m dev.mutants $(ARGS)
 sizes: venv ## Print the ten longest functions and files
 	$(BIN)/python dev/sizes.py $(ARGS)
 pins: venv ## Rewrite requirements/ (ARGS=--upgrade for newer versions)

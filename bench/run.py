@@ -33,7 +33,7 @@ from postgres import Server  # noqa: E402 - the server that the tests start
 
 HOMES = HERE / "peers" / ".venvs"
 SERVER = HOMES / "node_modules" / "@restatedev" / "restate-server-linux-x64" / "bin" / "restate-server"
-WORKS = ("w1a", "w1b", "w2a", "w2b", "w3", "w4", "cold", "chat", "startup", "w5", "w6", "w7")
+WORKS = ("w1a", "w1b", "w2a", "w2b", "w3", "w4", "cold", "chat", "startup", "w5", "w6", "w7", "w8")
 
 
 @dataclass(frozen=True)
@@ -56,12 +56,13 @@ class Candidate:
         return not self.peer or self.python.exists()
 
 
-ALL, STEPS, TURNS, REACTIONS = WORKS[:6], WORKS[:2], WORKS[2:4], WORKS[-2:]
+ALL, STEPS, TURNS, REACTIONS = WORKS[:6], WORKS[:2], WORKS[2:4], ("w6", "w7")
 CANDIDATES = (
     Candidate("raw", "raw.py", ALL),
     Candidate("raw, in the loop", "raw.py", ("w1a",), "inline"),
-    Candidate("perdure", "ours.py", WORKS[:-2]),
+    Candidate("perdure", "ours.py", WORKS[:-3]),
     Candidate("perdure", "reactions.py", REACTIONS),
+    Candidate("perdure", "streams.py", ("w8",)),
     Candidate("perdure, two workers", "reactions.py", REACTIONS, workers=2),
     Candidate("perdure, append path alone", "ours.py", STEPS, "journal"),
     Candidate("perdure, two workers", "ours.py", ("w5",), workers=2),
@@ -78,6 +79,7 @@ POSTGRES_CANDIDATES = (
     Candidate("raw", "raw_postgres.py", (*STEPS, *TURNS)),
     Candidate("perdure", "ours.py", (*ALL, "w5")),
     Candidate("perdure", "reactions.py", REACTIONS),
+    Candidate("perdure", "streams.py", ("w8",)),
     Candidate("perdure, two workers", "reactions.py", REACTIONS, workers=2),
     Candidate("perdure, two workers", "ours.py", ("w5",), workers=2),
     Candidate("absurd", "peers/absurd_peer.py", STEPS, peer="absurd"),

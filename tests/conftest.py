@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import os
+import signal
+import tempfile
 from collections.abc import Iterator
 
 import pytest
 
-from tests.postgres import Server, faked
+from tests.postgres import Server, faked, memory_disk
 
 _schemas = itertools.count(1)
+
+if "TMPDIR" not in os.environ and (roomy := memory_disk()):  # a commit waits a thousand times as long for a disk
+    os.environ["TMPDIR"] = tempfile.tempdir = str(roomy)
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # in the background of a shell: the commands would ignore it too
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")

@@ -38,7 +38,7 @@ class Server:
     def __init__(
         self, settings: dict[str, str] | None = None, *, port: int | None = None, home: Path | None = None
     ) -> None:
-        home = home or (Path("/dev/shm") if _roomy() else None)
+        home = home or memory_disk()
         self.folder = Path(tempfile.mkdtemp(prefix="perdure-pg-", dir=home))
         self.folder.chmod(0o755)
         data = self.folder / "data"
@@ -132,9 +132,9 @@ class ServerClock:
         draft.replace(path)
 
 
-def _roomy() -> bool:
-    """Whether there is a memory file system with room for a server: the disk is not what is tested."""
+def memory_disk() -> Path | None:
+    """A file system in memory with room for a server and for all that tests write: the disk is not what is tested."""
     try:
-        return shutil.disk_usage("/dev/shm").free > 2_000_000_000
+        return Path("/dev/shm") if shutil.disk_usage("/dev/shm").free > 4_000_000_000 else None
     except OSError:
-        return False
+        return None

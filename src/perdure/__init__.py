@@ -18,19 +18,21 @@ if TYPE_CHECKING:
     from perdure.runtime.instructions import InstructionsContext
     from perdure.runtime.process_context import ProcessContext
     from perdure.runtime.process_function import process
-    from perdure.runtime.runtime import Runtime, Tuning, run
-    from perdure.runtime.session import Sent, Session
+    from perdure.runtime.runtime import Runtime, run
+    from perdure.runtime.sent import Sent
+    from perdure.runtime.session import Session
     from perdure.runtime.shared import TurnResult
+    from perdure.runtime.tuning import Tuning
     from perdure.runtime.work import Work
     from perdure.services.files.shapes import InitialFile
     from perdure.store.aes_gcm import AesGcm
     from perdure.store.encoded import Codec
-    from perdure.tools.body import EventFailed, EventTimedOut, StepFailed
     from perdure.tools.client_side import ask_user, client_tool
     from perdure.tools.clients.completions import DirectRequest
     from perdure.tools.clients.dispatch import ChildCall
     from perdure.tools.context import CancelToken, ToolContext
     from perdure.tools.decorator import Tool, tool
+    from perdure.tools.endings import EventFailed, EventTimedOut, StepFailed
     from perdure.tools.errors import OutcomeUnknown, ToolError
     from perdure.tools.execution_result import ToolExecutionResult, ToolResultImage
     from perdure.tools.objects import ToolObject
@@ -61,8 +63,8 @@ _WHERE = {
     "DirectRequest": "perdure.tools.clients.completions",
     "Err": "perdure.vocab.promises",
     "Event": "perdure.observe.events",
-    "EventFailed": "perdure.tools.body",
-    "EventTimedOut": "perdure.tools.body",
+    "EventFailed": "perdure.tools.endings",
+    "EventTimedOut": "perdure.tools.endings",
     "Fact": "perdure.observe.events",
     "Gap": "perdure.observe.events",
     "Happened": "perdure.tools.verdicts",
@@ -77,9 +79,9 @@ _WHERE = {
     "Progress": "perdure.observe.events",
     "RetryPolicy": "perdure.vocab.tools",
     "Runtime": "perdure.runtime.runtime",
-    "Sent": "perdure.runtime.session",
+    "Sent": "perdure.runtime.sent",
     "Session": "perdure.runtime.session",
-    "StepFailed": "perdure.tools.body",
+    "StepFailed": "perdure.tools.endings",
     "Tool": "perdure.tools.decorator",
     "ToolContext": "perdure.tools.context",
     "ToolError": "perdure.tools.errors",
@@ -91,7 +93,7 @@ _WHERE = {
     "ToolProvider": "perdure.tools.provider",
     "ToolRegistry": "perdure.tools.registry",
     "ToolResultImage": "perdure.tools.execution_result",
-    "Tuning": "perdure.runtime.runtime",
+    "Tuning": "perdure.runtime.tuning",
     "TurnResult": "perdure.runtime.shared",
     "Unknown": "perdure.tools.verdicts",
     "Usage": "perdure.vocab.usage",

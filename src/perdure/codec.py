@@ -61,6 +61,18 @@ def decode(data: bytes | str, type: type[T] | Any = Any) -> T | Any:
         raise Error(Code.INVALID_JSON, "the JSON text does not have the expected shape", because=str(problem)) from None
 
 
+def check_readable(value: object, *, what: str, code: Code = Code.INVALID_ARGUMENT) -> None:
+    """Refuse a value that could be written, and would not be read again: a field is of another type than it says.
+
+    Raises:
+        Error: with this code; nothing was written.
+    """
+    try:
+        decode(encode(value), type(value))
+    except Error as problem:
+        raise Error(code, f"{what} cannot be kept; nothing was written", because=problem.because) from None
+
+
 def head_of(text: str, limit_bytes: int) -> str:
     """The longest beginning of a text whose JSON is no longer than the limit."""
     low, high = 0, min(len(text), limit_bytes)
@@ -94,7 +106,7 @@ def to_json(value: object, *, where: str = "$") -> Json:
     """Turn a caller's value into plain JSON, or say exactly which part of it JSON cannot carry.
 
     Raises:
-        Error: `invalid_json` naming the JSON path of the first NaN, infinity, cycle or unknown type;
+        Error: `invalid_json` naming the JSON path of the first NaN, infinity, endless number, cycle or unknown type;
             `invalid_text` for text that is not valid Unicode.
     """
     return _checked(value, where)[0]
@@ -179,6 +191,8 @@ def _refuse_what_json_cannot_carry(value: Json, where: str) -> None:
     if isinstance(value, float):
         if not math.isfinite(value):
             raise Error(Code.INVALID_JSON, f"{where} is {value}, which JSON cannot carry", path=where)
+    elif isinstance(value, int):
+        _refuse_endless(value, where)
     elif isinstance(value, str):
         check_text(value, where=where)
     elif isinstance(value, dict):
@@ -188,6 +202,14 @@ def _refuse_what_json_cannot_carry(value: Json, where: str) -> None:
     elif isinstance(value, list | tuple):
         for index, item in enumerate(_elements(value)):
             _refuse_what_json_cannot_carry(item, f"{where}[{index}]")
+
+
+def _refuse_endless(number: int, where: str) -> None:
+    try:
+        str(number)
+    except ValueError:  # more digits than Python writes, lest that take hours
+        message = f"{where} is a number of {number.bit_length()} bits, which is too long to be written"
+        raise Error(Code.INVALID_JSON, message, path=where) from None
 
 
 def _items(value: Json) -> Iterable[tuple[str, Json]]:

@@ -27,6 +27,8 @@ class Code(StrEnum):
     AGENT_UNKNOWN = "agent_unknown"
     AGENT_INVALID = "agent_invalid"
     MODEL_UNKNOWN = "model_unknown"
+    MODEL_KEY_MISSING = "model_key_missing"
+    MODEL_PACKAGE_MISSING = "model_package_missing"
     SESSION_UNKNOWN = "session_unknown"
     SESSION_AGENT_CONFLICT = "session_agent_conflict"
     SESSION_BUSY = "session_busy"
@@ -80,6 +82,7 @@ class Code(StrEnum):
     # tools as they are registered
     TOOL_INVALID = "tool_invalid"
     TOOL_UNKNOWN = "tool_unknown"
+    TOOL_PACKAGE_MISSING = "tool_package_missing"
 
     # files of a session
     FILE_PATH_INVALID = "file_path_invalid"
@@ -139,6 +142,9 @@ class Code(StrEnum):
     PROCESS_HANDLE_INVALID = "process_handle_invalid"
     PROCESS_NOT_VISIBLE = "process_not_visible"
     PROCESS_NOT_ENDED = "process_not_ended"
+    PROCESS_CHILDREN_EXCEEDED = "process_children_exceeded"
+    PROCESS_DEPTH_EXCEEDED = "process_depth_exceeded"
+    PROCESS_WAIT_CYCLE = "process_wait_cycle"
     COMMAND_INVALID = "command_invalid"
     COMMAND_UNKNOWN = "command_unknown"
     COMMAND_FOLDER_UNKNOWN = "command_folder_unknown"
@@ -207,6 +213,8 @@ TRAITS: Mapping[Code, Trait] = {
     Code.AGENT_UNKNOWN: _MISSING,
     Code.AGENT_INVALID: _BAD,
     Code.MODEL_UNKNOWN: _BAD,
+    Code.MODEL_KEY_MISSING: _BAD,
+    Code.MODEL_PACKAGE_MISSING: _BAD,
     Code.SESSION_UNKNOWN: _MISSING,
     Code.SESSION_AGENT_CONFLICT: _CONFLICT,
     Code.SESSION_BUSY: Trait(409, "later"),
@@ -250,6 +258,7 @@ TRAITS: Mapping[Code, Trait] = {
     Code.ANSWER_INVALID: _BAD,
     Code.TOOL_INVALID: _BAD,
     Code.TOOL_UNKNOWN: _MISSING,
+    Code.TOOL_PACKAGE_MISSING: Trait(500),
     Code.FILE_PATH_INVALID: _BAD,
     Code.FILE_CONTENT_INVALID: _BAD,
     Code.FILE_PATTERN_INVALID: _BAD,
@@ -299,6 +308,9 @@ TRAITS: Mapping[Code, Trait] = {
     Code.PROCESS_HANDLE_INVALID: _BAD,
     Code.PROCESS_NOT_VISIBLE: _MISSING,
     Code.PROCESS_NOT_ENDED: _CONFLICT,
+    Code.PROCESS_CHILDREN_EXCEEDED: _CONFLICT,
+    Code.PROCESS_DEPTH_EXCEEDED: _CONFLICT,
+    Code.PROCESS_WAIT_CYCLE: _CONFLICT,
     Code.COMMAND_INVALID: _BAD,
     Code.COMMAND_UNKNOWN: _BAD,
     Code.COMMAND_FOLDER_UNKNOWN: _BAD,

@@ -95,6 +95,16 @@ RECORDS: list[tuple[records.Record, str]] = [
     ),
     (
         records.EffectStarted(
+            id=EffectId("c1.0/asked:1"),
+            kind=e.EffectKind.DIRECT,
+            fingerprint="f",
+            asks=o.DirectUsage(source="judge", model="m1", usage=Usage(input=3, calls=1, estimated=1)),
+        ),
+        '{"type":"effect_started","id":"c1.0/asked:1","kind":"direct","fingerprint":"f","asks":{"source":"judge",'
+        '"model":"m1","usage":{"input":3,"calls":1,"estimated":1}}}',
+    ),
+    (
+        records.EffectStarted(
             id=EffectId("c1.0.1"),
             kind=e.EffectKind.TOOL_CALL,
             fingerprint="f",
@@ -135,6 +145,10 @@ RECORDS: list[tuple[records.Record, str]] = [
         '{"type":"attachment_kept","call":"t1.1.0","redacted":"s"}',
     ),
     (
+        records.ModelJobBegun(id=EffectId("m1.1"), job={"route": "r", "id": "resp_1"}),
+        '{"type":"model_job_begun","id":"m1.1","job":{"route":"r","id":"resp_1"}}',
+    ),
+    (
         records.HandedOver(turn=T, call=C, to="billing"),
         '{"type":"handed_over","turn":"t1","call":"t1.1.0","to":"billing"}',
     ),
@@ -168,6 +182,7 @@ RECORDS: list[tuple[records.Record, str]] = [
         '"calls":1}}',
     ),
     (records.TitleSet(title="Refund"), '{"type":"title_set","title":"Refund"}'),
+    (records.ModelSet(model="sim:echo"), '{"type":"model_set","model":"sim:echo"}'),
     (
         records.ScheduleCreated(
             schedule=schedules.Schedule(
@@ -287,6 +302,10 @@ RECORDS: list[tuple[records.Record, str]] = [
         ),
         '{"type":"trigger_delivery_failed","occurrence":"occ_1","subscription":"sub_1",'
         '"failure":{"code":"c","message":"m"}}',
+    ),
+    (
+        records.TriggerPruned(occurrences=7, subscriptions=("mail.received:f",), since=5),
+        '{"type":"trigger_pruned","occurrences":7,"subscriptions":["mail.received:f"],"since":5}',
     ),
     (
         records.ScheduleChanged(change="ended", by="ann", reason="cancelled", request="r"),
@@ -531,6 +550,10 @@ OUTCOMES: list[tuple[o.Outcome, str]] = [
         '{"type":"direct","error":{"kind":"auth","message":"m"},"source":"summary"}',
     ),
     (
+        o.DirectOutcome(source="summary", spent=Usage(input=3, calls=1), model="m1"),
+        '{"type":"direct","source":"summary","spent":{"input":3,"calls":1},"model":"m1"}',
+    ),
+    (
         o.ToolCallOutcome(launch=DONE),
         '{"type":"tool_call","launch":{"status":"done","result":{"call_id":"t1.1.0","tool_name":"refund","output":'
         '{"status":"success","value":"ok"}}}}',
@@ -620,6 +643,14 @@ TOOL_OUTPUTS: list[tuple[o.ToolOutput, str]] = [
 PARTS: list[tuple[messages.Part, str]] = [
     (messages.Text(text=""), '{"type":"text","text":""}'),
     (messages.Thinking(text="hm"), '{"type":"thinking","text":"hm"}'),
+    (
+        messages.Text(text="a", citations=(messages.Citation(url="u", start=0, end=1),), state={"id": "m"}, route="r"),
+        '{"type":"text","text":"a","citations":[{"url":"u","start":0,"end":1}],"state":{"id":"m"},"route":"r"}',
+    ),
+    (
+        messages.Opaque(kind="compaction", state={"a": 1}, route="r"),
+        '{"type":"opaque","kind":"compaction","state":{"a":1},"route":"r"}',
+    ),
     (messages.Image(ref=REF), '{"type":"image","ref":{"hash":"h1","media_type":"image/png","size":3}}'),
     (
         messages.File(ref=messages.AttachmentRef(hash=BlobHash("h"), media_type="text/csv", size=0, name="a.csv")),

@@ -22,6 +22,7 @@ from perdure.store.postgres.address import parse
 from perdure.store.postgres.driver import Cells, dial
 from perdure.testing import World
 from perdure.testing.world import Line
+from perdure.vocab.effects import EffectKind
 from perdure.vocab.messages import Reply
 from perdure.vocab.outcomes import (
     Done,
@@ -29,6 +30,7 @@ from perdure.vocab.outcomes import (
     Failed,
     InDoubt,
     LlmCallOutcome,
+    LlmError,
     NotRun,
     Success,
     ToolCallOutcome,
@@ -153,14 +155,26 @@ def unanswered(promised: Sequence[Line], tables: Tables) -> Iterator[str]:
 
 
 def hasty(tables: Tables) -> Iterator[str]:
-    """A turn is sealed only when three owners in a row have written nothing."""
+    """A turn is sealed only when three owners in a row have got no further."""
     for name, log in tables.logs.items():
-        fences = [(entry.fence or 0, entry.record) for entry in log if entry.fence is not None]
+        owned = [entry for entry in log if entry.fence is not None]
+        fences = [(entry.fence or 0, entry.record) for entry in owned if not _repeats(entry.record)]
         for index, (fence, record) in enumerate(fences):
             if isinstance(record, TurnEnded) and record.reason == "no_forward_progress":
                 before = next((other for other, _ in reversed(fences[:index]) if other != fence), 0)
                 if fence - before < SEAL_AFTER:
                     yield f"{name}: sealed by owner {fence}, and owner {before} had got further"
+
+
+def _repeats(record: Record) -> bool:
+    """Whether it only says that a model call was lost with its worker, or that a model is asked."""
+    match record:
+        case EffectSettled(outcome=LlmCallOutcome(error=LlmError(kind="worker_lost"))):
+            return True
+        case EffectStarted(kind=EffectKind.LLM_CALL):
+            return True
+        case _:
+            return False
 
 
 # --- what the world saw

@@ -46,8 +46,8 @@ async def ask_and_approve(rt: Runtime) -> None:
     assert result.result().text.startswith("done")
 
 
-def test_an_approved_call_happens_once_wherever_the_process_is_killed() -> None:
-    crashes = every_boundary(bank, ask_and_approve, mode="kill")
+def test_an_approved_call_happens_once_wherever_the_process_dies() -> None:
+    crashes = every_boundary(bank, ask_and_approve, mode="sqlite")
     assert len(crashes) > 10
 
 
@@ -62,8 +62,10 @@ FACTS = [
 ]
 
 
-def test_the_same_on_postgres(postgres_url: str) -> None:
-    every_boundary(bank, ask_and_approve, mode="kill", url=postgres_url, timeout_s=60, at=FACTS)
+@pytest.mark.parametrize("on", ["sqlite", "postgres"])
+def test_the_same_killed_for_real(on: str, request: pytest.FixtureRequest) -> None:
+    url = str(request.getfixturevalue("postgres_url")) if on == "postgres" else None
+    every_boundary(bank, ask_and_approve, mode="kill", url=url, timeout_s=60, at=FACTS)
 
 
 # --- sixty-four decisions from four processes

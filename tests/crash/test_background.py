@@ -110,7 +110,9 @@ async def script(rt: Runtime) -> None:
 
 @pytest.mark.parametrize("mode", ["memory", "kill"])
 def test_what_may_run_twice_comes_to_its_end_wherever_the_process_dies(mode: Literal["memory", "kill"]) -> None:
-    crashes = every_boundary(reading, script, mode=mode)
+    facts = ["create", "process_first_started", "amend", "process.completed"]
+    where = [f"{side} {what}" for what in facts for side in ("before", "after")] if mode == "kill" else None
+    crashes = every_boundary(reading, script, mode=mode, at=where)
     assert {len(crash.world) for crash in crashes} == {1}
 
 

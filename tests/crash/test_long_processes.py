@@ -17,7 +17,8 @@ from perdure.ids import StreamId
 from perdure.runtime.clock import SystemClock
 from perdure.runtime.process_function import ProcessFunction
 from perdure.runtime.stores import store_for
-from perdure.store.protocol import Loaded, Store
+from perdure.store.protocol import Store
+from perdure.store.shapes import Loaded
 from perdure.vocab.records import EffectSettled
 from tests.crash.harness import inside, processes
 from tests.crash.scenarios import Ledger, store_url

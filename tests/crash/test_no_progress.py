@@ -18,8 +18,10 @@ from perdure.models.scripted import ScriptedModel, call, calls, say
 from perdure.runtime.instructions import InstructionsContext
 from perdure.testing.crash import die
 from perdure.tools.decorator import AnyTool
+from perdure.vocab.messages import Text
 from perdure.vocab.outcomes import Done, InDoubt, NotRun, ToolCallOutcome
-from perdure.vocab.records import EffectSettled, TurnEnded
+from perdure.vocab.records import EffectSettled, EffectStarted, TurnEnded
+from perdure.vocab.tools import EffectClass
 from tests.crash.harness import processes
 from tests.crash.scenarios import Ledger, store_url
 
@@ -33,28 +35,36 @@ class Deadly:
 
     name = "deadly"
 
-    def __init__(self, ledger: Ledger, model: ScriptedModel) -> None:
-        self._ledger, self._model = ledger, model
+    def __init__(self, ledger: Ledger, folder: Path, model: ScriptedModel) -> None:
+        self._ledger, self._folder, self._model = ledger, folder, model
 
     async def stream(self, request: ModelRequest) -> AsyncIterator[ModelEvent]:
         self._ledger.write("model", "-")
         if not os.environ.get(HARMLESS):
-            await asyncio.sleep(0.3)  # long enough for the turn to be in the store
+            await self._until_stored(self._ledger.count("model"))
             die()
         async for event in self._model.stream(request):
             yield event
 
+    async def _until_stored(self, calls: int) -> None:
+        """A model is asked before its turn is in the store: this one waits for that, as others see it."""
+        async with Runtime(store_url(self._folder), worker=False) as rt:
+            begun = 0
+            while begun < calls:
+                await asyncio.sleep(0.02)
+                begun = sum(isinstance(row.record, EffectStarted) for row in await rt.existing("s").rows())
 
-def deadly_model(ledger: Ledger) -> tuple[Model, list[AnyTool]]:
-    return Deadly(ledger, ScriptedModel(say("all well"))), []
+
+def deadly_model(ledger: Ledger, folder: Path) -> tuple[Model, list[AnyTool]]:
+    return Deadly(ledger, folder, ScriptedModel(say("all well"))), []
 
 
-def deadly_from_the_start(ledger: Ledger) -> tuple[Model, list[AnyTool]]:
+def deadly_from_the_start(ledger: Ledger, folder: Path) -> tuple[Model, list[AnyTool]]:
     """See `agent_of`: its instructions kill, before anything of the turn can be in the store."""
     return ScriptedModel(say("all well")), []
 
 
-def deadly_tool(ledger: Ledger) -> tuple[Model, list[AnyTool]]:
+def deadly_tool(ledger: Ledger, folder: Path) -> tuple[Model, list[AnyTool]]:
     @tool(effect="idempotent")
     async def index() -> str:
         ledger.write("index", "-")
@@ -77,7 +87,43 @@ def deadly_tool(ledger: Ledger) -> tuple[Model, list[AnyTool]]:
     return ScriptedModel(*script), [index, charge, report]
 
 
-def stairs(ledger: Ledger) -> tuple[Model, list[AnyTool]]:
+class Fatal:
+    """A model whose client takes the process with it when a tool asks, once that is in the store."""
+
+    name = "fatal"
+
+    def __init__(self, ledger: Ledger, folder: Path) -> None:
+        self._ledger, self._folder = ledger, folder
+
+    async def stream(self, request: ModelRequest) -> AsyncIterator[ModelEvent]:
+        said = request.messages[-1].parts[-1]
+        if isinstance(said, Text) and said.text == "what now?":
+            self._ledger.write("asked", "-")
+            async with Runtime(store_url(self._folder), worker=False) as rt:
+                begun = 0
+                while begun < self._ledger.count("asked"):
+                    await asyncio.sleep(0.02)
+                    records = [row.record for row in await rt.existing("s").rows()]
+                    begun = sum(isinstance(one, EffectStarted) and one.asks is not None for one in records)
+            die()
+        async for event in ScriptedModel(call("consult")).stream(request):
+            yield event
+
+
+def asking(effect: EffectClass) -> Callable[[Ledger, Path], tuple[Model, list[AnyTool]]]:
+    """A tool that asks a model, and is killed by it each time."""
+
+    def play(ledger: Ledger, folder: Path) -> tuple[Model, list[AnyTool]]:
+        @tool(effect=effect)
+        async def consult(ctx: ToolContext) -> str:
+            return await ctx.complete("what now?", source="me")
+
+        return Fatal(ledger, folder), [consult]
+
+    return play
+
+
+def stairs(ledger: Ledger, folder: Path) -> tuple[Model, list[AnyTool]]:
     """Five steps, and it dies once in every one: slow, but it gets somewhere."""
 
     @tool(effect="resumable")
@@ -96,17 +142,19 @@ def stairs(ledger: Ledger) -> tuple[Model, list[AnyTool]]:
     return ScriptedModel(call("climb"), say("all well")), [climb]
 
 
-PLAYS: dict[str, Callable[[Ledger], tuple[Model, list[AnyTool]]]] = {
+PLAYS: dict[str, Callable[[Ledger, Path], tuple[Model, list[AnyTool]]]] = {
     "model": deadly_model,
     "start": deadly_from_the_start,
     "tool": deadly_tool,
     "stairs": stairs,
+    "asks in a body": asking("resumable"),
+    "asks": asking("idempotent"),
 }
 
 
 def agent_of(play: str, folder: Path) -> Agent:
     ledger = Ledger(folder / "ledger")
-    model, tools = PLAYS[play](ledger)
+    model, tools = PLAYS[play](ledger, folder)
 
     def deadly(context: InstructionsContext) -> str:
         ledger.write("start", "-")
@@ -157,6 +205,9 @@ async def test_a_model_client_that_kills_every_worker_is_stopped_by_the_third_ta
         result = await sent.result(timeout=10)
         assert (result.status, result.reason) == ("stopped", "no_forward_progress")
         assert result.message == "the turn was taken over 3 times without getting any further"
+        assert (result.usage.calls, result.usage.estimated) == (3, 3), "each was bought, and counts once"
+        bought = [(entry.effect, entry.usage.estimated) for entry in await sent.session.ledger()]
+        assert bought == [("m1.1", 1), ("m1.2", 1), ("m1.3", 1)]
         why = await sent.session.why()
         assert (why.status, why.turn) == ("sealed", sent.turn)
 
@@ -205,6 +256,18 @@ async def test_what_a_sealed_turn_had_under_way_is_recorded_and_a_charge_is_not_
         assert lives("tool", folder, harmless=True) == 0
         ended = [row.record for row in await sent.session.rows() if isinstance(row.record, TurnEnded)]
         assert [record.reason for record in ended] == ["no_forward_progress"]
+
+
+@pytest.mark.parametrize("play", ["asks in a body", "asks"])
+async def test_a_tool_whose_model_client_kills_every_worker_is_stopped_too(folder: Path, play: str) -> None:
+    async with sending(play, folder) as sent:
+        assert lives(play, folder) == 3
+        assert Ledger(folder / "ledger").count("asked") == 3, "who seals it does not try once more"
+        result = await sent.result(timeout=10)
+        assert (result.status, result.reason) == ("stopped", "no_forward_progress")
+        assert result.usage.estimated == 3, "each was bought, and counts once"
+        ledger = await sent.session.ledger()
+        assert [entry.usage.estimated for entry in ledger if entry.source.startswith("direct:")] == [1, 1, 1]
 
 
 async def test_a_turn_that_gets_further_between_kills_is_never_sealed(folder: Path) -> None:

@@ -12,7 +12,7 @@ from perdure import ProcessContext, Runtime
 from perdure.codec import Json
 from perdure.processes.registration import environment
 from perdure.runtime.starting import register
-from perdure.store.protocol import Place
+from perdure.store.shapes import Place
 from perdure.vocab.registrations import EngineInput, ProcessInput, ProcessWasAbandoned, Registration
 from tests.crash.harness import processes, wait_until
 from tests.crash.scenarios import Ledger, store_url

@@ -18,7 +18,7 @@ from perdure.errors import Code
 from perdure.models.scripted import ScriptedModel, call, calls, say
 from perdure.runtime.clock import SystemClock
 from perdure.runtime.stores import store_for
-from perdure.store.protocol import Accepted, AlreadyResolved
+from perdure.store.shapes import Accepted, AlreadyResolved
 from perdure.testing.crash import KILL_AT, TRACE, tripwire_from_environment
 from perdure.tools.client_side import asking, client_tool
 from perdure.tools.toolbox import ToolSource

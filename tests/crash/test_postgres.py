@@ -19,6 +19,7 @@ from tests.crash.scenarios import SCENARIOS, Ledger, writes
 from tests.crash.test_bodies import MODELS, outputs, publishing
 from tests.crash.test_sweep import ONE_ONCE_WRITES, SWEEPS, check
 from tests.postgres import Server
+from tests.scenarios.test_streaming import PIECES, Reader, Typist
 from tests.unit.store.parties import entry, owned, plan
 
 pytestmark = [pytest.mark.crash, pytest.mark.timeout(300)]
@@ -206,3 +207,26 @@ async def test_the_server_crashes_while_an_append_is_under_way(mortal_server: Se
         rows = await store.read(claim.stream, after=Seq(1))
         assert [row.data for row in rows] == [entry(str(n)).data for n in range(1, 41)]
     await store.close()
+
+
+async def test_the_server_crashes_while_a_reply_is_written(mortal_server: Server) -> None:
+    """What was on its way to those who watch from elsewhere may be lost; the reply is not, and is bought once."""
+    model, url = Typist(PIECES), mortal_server.url(schema="crash_stream")
+    async with (
+        Runtime(url, agents=[Agent("a", model=model)]) as rt,
+        Runtime(url, agents=[Agent("a", model=model)], worker=False) as elsewhere,
+    ):
+        sent = await (await rt.session("s", agent="a")).send("go")
+        reader = Reader(elsewhere.existing("s"))
+        model.go_on(2)
+        await reader.shows("Hello, dear ")
+        mortal_server.stop("immediate")
+        mortal_server.start()
+        late = Reader(elsewhere.existing("s"))
+        model.go_on()
+        assert (await sent.result(timeout=60)).text == "".join(PIECES)
+        for one in (reader, late):
+            await one.has_replies("".join(PIECES))
+            assert one.text in "".join(PIECES), "nothing of it is shown twice"
+            await one.leave()
+    assert model.asked == 1

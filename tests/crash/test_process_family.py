@@ -22,9 +22,9 @@ from perdure.runtime.stores import store_for
 from perdure.store.protocol import Store
 from perdure.testing import World
 from perdure.testing.crash import KILL_AT, tripwire_from_environment
+from perdure.vocab.children import ChildEnded, ChildRegistered
 from perdure.vocab.messages import Text, ToolResult
 from perdure.vocab.processes import SessionScope
-from perdure.vocab.records import ChildEnded, ChildRegistered
 from perdure.vocab.registrations import EventType, Pointer, Semantics, WakeSpec
 from tests.crash.harness import processes
 from tests.crash.scenarios import Ledger, store_url

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.crash.harness import assert_valid_for_a_provider, at, final_history, inside, kill_and_recover, room, trace
-from tests.crash.scenarios import Ledger
+from tests.crash.scenarios import URL, Ledger
 
 pytestmark = [pytest.mark.crash, pytest.mark.timeout(300)]
 
@@ -35,6 +35,8 @@ def check(folder: Path, charges: int) -> None:
 async def test_every_attempt_gets_what_was_sealed_first_wherever_the_process_dies(folder: Path) -> None:
     undisturbed = trace("provided", room(folder, "undisturbed"))
     assert [boundary.what for boundary in undisturbed if boundary.side == "before"] == WRITES
+    if (folder / URL).exists():  # on a database server, where something is sealed or sent
+        undisturbed = [boundary for boundary in undisturbed if boundary.n in (4, 6)]
     for boundary in undisturbed:
         here = room(folder, f"{boundary.n}_{boundary.side}")
         killed = kill_and_recover("provided", here, at(boundary))

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from perdure import Agent, Runtime, Tuning
+from perdure import Agent, ProcessContext, Runtime, Tuning, process
 from perdure.models.scripted import ScriptedModel, say
 from perdure.runtime.clock import SystemClock
 from perdure.runtime.stores import store_for
@@ -108,12 +108,97 @@ async def test_two_processes_make_a_run_once(folder: Path) -> None:
     for name in names:
         await _make(folder, name)
     both = [processes.Process(target=work, args=(str(folder), name, {})) for name in (names[0], names[-1])]
-    for process in both:
-        process.start()
-    for process in both:
-        process.join(60)
-    assert [process.exitcode for process in both] == [0, 0]
+    for one in both:
+        one.start()
+    for one in both:
+        one.join(60)
+    assert [one.exitcode for one in both] == [0, 0]
     assert child(folder, names[1]) == 0
     assert child(folder, names[2]) == 0
     for name in names:
         assert await judged(folder, name) == (["schedule_created", "schedule_fired"], 1, 1)
+
+
+# --- a schedule that starts a process
+
+
+@process
+async def tally(ctx: ProcessContext, ledger: str) -> str:
+    await ctx.step("note", note, ledger, ctx.idempotency_key, effect="idempotent")
+    return "noted"
+
+
+def note(ledger: str, key: str) -> None:
+    with Path(ledger).open("a") as file:
+        file.write(f"{key}\n")
+
+
+def noted_in(ledger: str) -> list[str]:
+    return Path(ledger).read_text().splitlines()
+
+
+def starting(folder: Path, *, minutes: int, worker: bool = True) -> Runtime:
+    clock = Wall(minutes)
+    store = tripwire_from_environment(store_for(store_url(folder), clock, lease_ms=10_000))
+    return Runtime(store, processes=[tally], worker=worker, tuning=Tuning(clock=clock))
+
+
+async def _start_by_clock(folder: Path, name: str) -> None:
+    """Serve until what the run has started is over, and the schedule is given back."""
+    async with starting(folder, minutes=59) as rt:
+        assert isinstance(rt.clock, Wall)
+        rt.clock.offset_ms += 60_000
+        async with asyncio.timeout(40):
+            while "completed" not in await _started(rt, folder, name):  # noqa: ASYNC110 - the worker works
+                await asyncio.sleep(0.01)
+
+
+async def _started(rt: Runtime, folder: Path, name: str) -> list[str]:
+    found = await rt.processes.list("all", definition="python:tally")
+    return [one.status for one in found if _ledger(folder, name) in str(one.registration.input)]
+
+
+def _ledger(folder: Path, name: str) -> str:
+    return str(folder / f"{name}.ledger")
+
+
+def start_by_clock(folder: str, name: str, environment: dict[str, str]) -> None:
+    os.environ.update(environment)
+    asyncio.run(_start_by_clock(Path(folder), name))
+
+
+def starter(folder: Path, name: str, environment: dict[str, str] | None = None) -> int | None:
+    child = processes.Process(target=start_by_clock, args=(str(folder), name, environment or {}))
+    child.start()
+    child.join(60)
+    return child.exitcode
+
+
+async def _plan(folder: Path, name: str) -> None:
+    async with starting(folder, minutes=30, worker=False) as rt:
+        await rt.schedule(name, start=tally, args=(_ledger(folder, name),), cron="0 * * * *")
+
+
+async def test_a_process_is_started_once_by_its_schedule_wherever_the_worker_dies(folder: Path) -> None:
+    trace = folder / "trace"
+    await _plan(folder, "undisturbed")
+    assert starter(folder, "undisturbed", {TRACE: str(trace)}) == 0
+    traced = [Boundary.parse(line) for line in trace.read_text().splitlines()]
+    boundaries = [one for one in traced if one.side == "after" or one.n == 1]  # before the next is after this one
+    killed = 0
+    for number, boundary in enumerate(boundaries):
+        name = f"s{number}"
+        await _plan(folder, name)
+        code = starter(folder, name, {KILL_AT: str(boundary)})
+        killed += code == -signal.SIGKILL
+        assert code in (0, -signal.SIGKILL)
+        if code:
+            assert starter(folder, name) == 0
+        async with starting(folder, minutes=59, worker=False) as rt:
+            kinds = [row.kind for row in await rt.schedules.get(name).rows()]
+            assert kinds == ["schedule_created", "schedule_fired"], f"killed at {boundary}"
+            assert await _started(rt, folder, name) == ["completed"], f"killed at {boundary}"
+        noted = noted_in(_ledger(folder, name))
+        assert len(set(noted)) == 1, f"killed at {boundary}: one process, whoever ran it"
+        assert 1 <= len(noted) <= 2
+    assert killed >= len(boundaries) // 2

@@ -17,7 +17,8 @@ from perdure.inbox.items import Wake
 from perdure.runtime.clock import SystemClock
 from perdure.runtime.stores import store_for
 from perdure.store.postgres.tx import Session
-from perdure.store.protocol import Claim, Store
+from perdure.store.protocol import Store
+from perdure.store.shapes import Claim
 from perdure.store.sqlite import SqliteStore
 from perdure.vocab.records import TitleSet
 from tests.crash.harness import processes

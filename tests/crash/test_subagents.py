@@ -1,4 +1,6 @@
-"""Kill a parent and its sub-agent, in the foreground and in the background, at every durable boundary of both."""
+"""A parent and its sub-agent, in the foreground and in the background, crashed at every durable boundary of both; and
+killed for real around what ties them together.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +17,11 @@ from perdure.models.scripted import Answer, ScriptedModel
 from perdure.store.protocol import Store
 from perdure.testing import Crash, World, call, every_boundary, say
 from perdure.testing.aftermath import Story
+from perdure.testing.life import App
 from perdure.tools.spawn_subagent import spawn_subagent
+from perdure.vocab.children import ChildEnded, ChildRegistered
 from perdure.vocab.messages import Text, ToolResult
-from perdure.vocab.records import ChildEnded, ChildRegistered, SessionOpened
+from perdure.vocab.records import EffectStarted, SessionOpened
 
 pytestmark = [pytest.mark.crash, pytest.mark.timeout(300)]
 
@@ -90,7 +94,9 @@ def check(crash: Crash, mode: Literal["foreground", "background"]) -> None:
     assert texts(child, "user") == ["Tea"]
     assert texts(child, "assistant") == [ANSWER]
     ended = [row.record for row in parent.rows if isinstance(row.record, ChildEnded)]
-    assert [(one.child, one.status, one.usage.calls) for one in ended] == [(child.session, "finished", 1)]
+    bought = [row.record.id for row in child.rows if isinstance(row.record, EffectStarted)]
+    assert bought in (["m1.1"], ["m1.1", "m1.2"]), "a call that was begun by the process that died counts too"
+    assert [(one.child, one.status, one.usage.calls) for one in ended] == [(child.session, "finished", len(bought))]
     results = [part for message in parent.history for part in message.parts if isinstance(part, ToolResult)]
     news = [text for text in texts(parent, "user") if ANSWER in text]
     if mode == "foreground":
@@ -102,30 +108,119 @@ def check(crash: Crash, mode: Literal["foreground", "background"]) -> None:
         assert len(news) == 1
 
 
-def requests(folder: Path, crash: Crash) -> int:
+FACTS = [
+    "after annotate",
+    "before child_registered",
+    "after child_registered",
+    "after effect_started m1.1",
+    "before child_ended",
+    "after child_ended",
+    "before turn_ended",
+    "after turn_ended",
+]
+"""Where it matters on a database server: what is sent is one statement of another kind there."""
+
+
+def requests(crash: Crash) -> int:
     """How often the child's model was asked, by the process that died and by its successor."""
-    boundary = crash.boundary
-    [path] = (folder / f"{boundary.place}-{boundary.n}-{boundary.side}").rglob("asked")
-    return path.read_text().split().count("writer")
+    return (crash.folder / "asked").read_text().split().count("writer")
 
 
-def swept(app: Literal["foreground", "background"], folder: Path) -> None:
-    made = foreground if app == "foreground" else background
-    crashes = every_boundary(made, go, mode="kill", folder=folder, check=lambda crash: check(crash, app))
+def asked_again_only_in_between(crash: Crash, app: Literal["foreground", "background"]) -> None:
+    """Only a death between the child's start and its end can have its model asked again."""
+    early = crash.boundary.place == "write" and crash.boundary.n < 7
+    last = "m2.1, turn_ended" in crash.boundary.what and app == "foreground"
+    over = last or "child_ended" in crash.boundary.what
+    assert requests(crash) in ((1,) if early or over else (1, 2)), str(crash.boundary)
+
+
+APPS: dict[Literal["foreground", "background"], App] = {"foreground": foreground, "background": background}
+
+
+@pytest.mark.parametrize("app", APPS)
+def test_a_sub_agent_is_started_once_and_answers_once_wherever_the_process_dies(
+    app: Literal["foreground", "background"], tmp_path: Path
+) -> None:
+    def judged(crash: Crash) -> None:
+        check(crash, app)
+        asked_again_only_in_between(crash, app)
+
+    crashes = every_boundary(APPS[app], go, mode="sqlite", folder=tmp_path, check=judged)
     registered = {crash.boundary.n for crash in crashes if "child_registered" in crash.boundary.what}
     assert registered == {7}, "the claim before it is write 6"
     assert any("child_ended" in crash.boundary.what for crash in crashes)
     assert sum(crash.boundary.side == "before" for crash in crashes) >= 14
-    for crash in crashes:
-        # Only a death between the child's start and its end can have its model asked again.
-        early = crash.boundary.place == "write" and crash.boundary.n < 7
-        last = "m2.1, turn_ended" in crash.boundary.what and app == "foreground"
-        over = last or "child_ended" in crash.boundary.what
-        assert requests(folder, crash) in ((1,) if early or over else (1, 2)), str(crash.boundary)
 
 
-@pytest.mark.parametrize("app", ["foreground", "background"])
-def test_a_sub_agent_is_started_once_and_answers_once_wherever_the_process_dies(
-    app: Literal["foreground", "background"], tmp_path: Path
+@pytest.mark.parametrize("app", APPS)
+def test_the_same_killed_for_real(app: Literal["foreground", "background"]) -> None:
+    facts = [f"{side} {what}" for what in ("child_registered", "child_ended") for side in ("before", "after")]
+    every_boundary(APPS[app], go, mode="kill", check=lambda crash: check(crash, app), at=facts)
+
+
+@pytest.mark.parametrize("app", APPS)
+def test_a_sub_agent_is_started_once_and_answers_once_on_a_database_server(
+    app: Literal["foreground", "background"], postgres_url: str, tmp_path: Path
 ) -> None:
-    swept(app, tmp_path)
+    crashes = every_boundary(
+        APPS[app], go, mode="kill", folder=tmp_path, url=postgres_url, at=FACTS, check=lambda crash: check(crash, app)
+    )
+    assert len(crashes) == len(FACTS)
+
+
+async def delete_the_child(rt: Runtime) -> None:
+    """Until the parent has answered, whose sub-agent was deleted while it worked."""
+    session = await rt.session("s", agent="chief")
+    sent = await session.send("Go", key="go")
+    while not (children := [info.name for info in await rt.sessions() if info.name != "s"]):
+        if (await session.why()).status == "idle":
+            return  # it was deleted before the crash
+        await asyncio.sleep(0.01)
+    while True:
+        info = await rt.store.stream(session.stream)
+        if info is not None and info.parked:
+            break  # nothing but what it is told makes it go on
+        await asyncio.sleep(0.01)
+    await rt.existing(children[0]).delete()
+    await sent.result()
+
+
+class Forever:
+    """A model that never answers."""
+
+    name = "forever"
+
+    async def stream(self, request: ModelRequest) -> AsyncIterator[ModelEvent]:
+        await asyncio.Event().wait()
+        yield  # type: ignore[misc]
+
+
+def waits_for_a_child(store: Store, world: World) -> Runtime:
+    chief = ScriptedModel(call("spawn_subagent", name="writer", task="Tea", mode="foreground"), say("done", exact=True))
+    agents = [Agent("chief", model=chief, tools=[spawn_subagent("writer")]), Agent("writer", model=Forever())]
+    return Runtime(store, agents=agents, tuning=Tuning(patience_s=0.0, drain_s=0))
+
+
+def told_that_it_is_gone(crash: Crash) -> None:
+    [parent] = crash.stories
+    results = [part for message in parent.history for part in message.parts if isinstance(part, ToolResult)]
+    assert [part.is_error for part in results] == [True]
+    assert "gone" in str(results[0].output)
+
+
+@pytest.mark.parametrize("on", ["sqlite", "postgres"])
+def test_a_parent_learns_that_its_sub_agent_was_deleted_wherever_the_process_dies(
+    on: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    url: str | None = request.getfixturevalue("postgres_url") if on == "postgres" else None
+    at = ["before delete", "after delete"]
+    crashes = every_boundary(
+        waits_for_a_child,
+        delete_the_child,
+        mode="kill",
+        folder=tmp_path,
+        url=url,
+        at=at,
+        check=told_that_it_is_gone,
+    )
+    assert len(crashes) == len(at)

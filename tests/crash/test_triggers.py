@@ -121,8 +121,8 @@ async def test_each_of_three_gets_its_process_once_wherever_its_worker_dies(tmp_
     await sweep(tmp_path, FACTS)
 
 
-async def test_record_match_and_reserve_are_one_append_on_a_database_server(on_postgres: Path) -> None:
-    await sweep(on_postgres, [one for one in FACTS if one[0].endswith("trigger_occurred")])
+async def test_each_of_three_gets_its_process_once_on_a_database_server(on_postgres: Path) -> None:
+    await sweep(on_postgres, FACTS)
 
 
 async def test_a_start_that_failed_is_said_by_whoever_takes_over(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 import pytest
 
@@ -71,6 +71,15 @@ async def dispatched(session: Session) -> None:
         await asyncio.sleep(0.002)
 
 
+async def stands_still(session: Session) -> None:
+    """Until the turn of a paused session has come to a checkpoint, or nobody takes it up since its worker has died."""
+    store = session.runtime.store
+    while (info := await store.stream(session.stream)) and info.active:
+        if info.owner is None or await store.is_dead(info.owner):
+            break
+        await asyncio.sleep(0.002)
+
+
 async def steer(rt: Runtime) -> None:
     session = await rt.session("s", agent="a")
     with while_paying():
@@ -122,10 +131,12 @@ def test_an_interruption_is_neither_lost_nor_done_twice_wherever_the_process_die
 
 async def pause(rt: Runtime) -> None:
     session = await rt.session("s", agent="a")
-    first = await session.send("go", key="1")
-    await dispatched(session)
-    await session.pause(by="maria")
-    second = await session.send("next", key="2")
+    with while_paying():
+        first = await session.send("go", key="1")
+        await dispatched(session)
+        await session.pause(by="maria")
+        second = await session.send("next", key="2")
+    await stands_still(session)
     await session.resume(by="maria")
     assert (await first.result()).status == (await second.result()).status == "finished"
 
@@ -146,6 +157,7 @@ async def take_back(rt: Runtime) -> None:
     session = await rt.session("s", agent="a")
     with while_paying():
         first = await session.send("go", key="1")
+        await dispatched(session)
         second = await session.send("next", key="2")
         outcome = (await session.cancel_input(second)).outcome
     ended = await second.result()
@@ -157,6 +169,31 @@ async def take_back(rt: Runtime) -> None:
 def test_an_input_that_is_taken_back_is_so_for_good(mode: Mode) -> None:
     crashes = every_boundary(app, take_back, mode=mode)
     assert on_both_sides(crashes, "intervene input_cancelled")
+
+
+CRASHED: set[str] = set()
+
+
+async def take_back_in_the_end(rt: Runtime) -> None:
+    """As `take_back`; but after a crash the input has its answer before anybody thinks of it again."""
+    session = await rt.session("s", agent="a")
+    with nullcontext() if CRASHED else while_paying():
+        await session.send("go", key="1")
+        await dispatched(session)
+        second = await session.send("next", key="2")
+        if CRASHED:
+            await second.result()
+        assert (await session.cancel_input(second)).outcome == ("completed" if CRASHED else "cancelled")
+
+
+def test_an_input_may_be_answered_that_a_crash_kept_somebody_from_taking_back() -> None:
+    def again(store: Store, world: World) -> Runtime:
+        CRASHED.clear()
+        if world.count():  # a payment of a life before this
+            CRASHED.add("once")
+        return app(store, world)
+
+    every_boundary(again, take_back_in_the_end, mode="memory", at=["before intervene input_cancelled"])
 
 
 # --- killed for real, where a crash costs seconds: at some facts of each script, and not at numbers, since appends are

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import getpass
+import os
 import subprocess
 from base64 import urlsafe_b64encode
 from dataclasses import dataclass
@@ -16,7 +17,9 @@ from perdure.cli.app import run_app
 from perdure.codec import Json
 from perdure.models.scripted import ScriptedModel, call, say
 from perdure.tools.client_side import ask_user, client_tool
-from tests.e2e.command import COMMAND, Ran, environment, perdure
+from tests.e2e.command import COMMAND, Ran, environment, in_this_process, perdure
+
+pytestmark = pytest.mark.timeout(300)  # each command is a process, and takes seconds on a busy machine
 
 
 async def test_a_person_decides_from_another_process(tmp_path: Path) -> None:
@@ -46,10 +49,13 @@ async def test_a_person_decides_from_another_process(tmp_path: Path) -> None:
         shown = await command("list")
         assert id in shown.out
         assert "1 decision waiting" in shown.err
-        assert (await command("approve", id, "--edit", '{"cents": "x"}', "--by", "ana")).code == 2
-        assert (await command("approve", id, "--edit", "{", "--by", "ana")).code == 2
-        for slip in ("", "null", "[]", "7", '"x"', "\udcff"):
-            slipped = await command("approve", id, "--edit", slip, "--by", "ana")
+        to_paste = f"`perdure approvals approve {id} --db {path}` or `deny`"
+        assert to_paste in (await command("show", id)).out
+        why = await asyncio.to_thread(perdure, "why", "s", "--db", str(path), cwd=tmp_path)
+        assert to_paste in why.out
+        for slip in ('{"cents": "x"}', "{", "", "null", "[]", "7", '"x"', "\udcff"):
+            args = ("approvals", "approve", id, "--edit", slip, "--by", "ana", "--db", str(path))
+            slipped = await asyncio.to_thread(in_this_process, *args)
             assert (slipped.code, slipped.out) == (2, ""), slip
             assert "inside perdure" not in slipped.err
         assert (await rt.approvals.get(id)).status == "waiting"
@@ -166,26 +172,34 @@ async def test_answers_results_and_grants_by_command(tmp_path: Path) -> None:
     path = tmp_path / "s.db"
 
     async def command(*args: str, input: str = "") -> Ran:
-        ran = await asyncio.to_thread(
-            subprocess.run,
-            [*COMMAND, *args, "--db", str(path)],
-            cwd=tmp_path,
-            env=environment(),
-            input=input,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        return Ran(ran.returncode, ran.stdout, ran.stderr)
+        return await asyncio.to_thread(in_this_process, *args, "--db", str(path), input=input)
 
-    async def waits(kind: str) -> None:
+    def at_a_terminal(typed: str, *args: str) -> int:
+        ours, theirs = os.openpty()
+        shell = [*COMMAND, *args, "--db", str(path)]
+        with subprocess.Popen(
+            shell, stdin=theirs, stdout=theirs, stderr=theirs, cwd=tmp_path, env=environment(), start_new_session=True
+        ) as process:
+            os.close(theirs)
+            shown = b""
+            for line, prompt in zip(typed.splitlines(), (b"Size? (S, M)", b"The PIN?"), strict=True):
+                while prompt not in shown:
+                    shown += os.read(ours, 4096)
+                os.write(ours, f"{line}\n".encode())
+            code = process.wait(60)
+        os.close(ours)
+        assert b"97531" not in shown
+        return code
+
+    async def waits(kind: str, but: str = "") -> None:
         async with asyncio.timeout(30):
-            while [item.kind for item in await session.pending()] != [kind]:  # noqa: ASYNC110 - the worker asks
+            while [item.kind for item in await session.pending() if item.id != but] != [kind]:  # noqa: ASYNC110 - the worker asks
                 await asyncio.sleep(0.02)
 
     size: Json = {"id": "size", "question": "Size?", "kind": "choice", "options": ["S", "M"]}
     pin: Json = {"id": "pin", "question": "The PIN?", "kind": "secret"}
-    steps = (call("ask_user", questions=[size, pin]), call("look"), call("refund", cents=1), call("refund", cents=2))
+    asking = call("ask_user", questions=[size, pin])
+    steps = (asking, call("look"), call("look"), call("refund", cents=1), call("refund", cents=2))
     tools = [ask_user, client_tool("look", "Look.", {"type": "object"}), refund]
     agent = Agent("bank", model=ScriptedModel(*steps, say("done")), tools=tools)
     async with Runtime(f"sqlite:///{path}", agents=[agent], tuning=Tuning(patience_s=0.0)) as rt:
@@ -197,14 +211,20 @@ async def test_answers_results_and_grants_by_command(tmp_path: Path) -> None:
         assert (shown.code, "pin is a secret" in shown.err) == (2, True)
         assert (await command("sessions", "answer", "s", "size=XL", input="97531\n")).code != 0
         assert (await command("sessions", "answer", "s", "size")).code == 2
-        answered = await command("sessions", "answer", "s", "size=M", "--by", "ann", input="97531\n")
-        assert answered.code == 0, answered.err
-        assert answered.out.endswith("answered by ann\n")
+        assert await asyncio.to_thread(at_a_terminal, "M\n97531\n", "sessions", "answer", "s", "--by", "ann") == 0
         await waits("client_call")
         assert (await command("sessions", "post", "s", "{")).code == 2
+        assert (await command("sessions", "post", "s")).code == 2
+        assert (await command("sessions", "post", "s", "1", "--err", "dark", "too dark")).code == 2
+        failed = await command("sessions", "post", "s", "--err", "dark", "too dark")
+        assert failed.code == 0, failed.err
+        await waits("client_call", but=failed.out.split()[0])
         posted = await command("sessions", "post", "s", "-", input='{"seen": true}')
         assert posted.code == 0, posted.err
         await waits("approval")
+        for option in ("--key", "--merge-key"):  # an empty variable of a script is a slip, and not "without a key"
+            assert (await command("sessions", "send", "s", "more", option, "")).code == 2
+        assert await session.queue() == ()
         [asked] = await session.pending()
         assert (await command("approvals", "approve", asked.id, "--for-session", "--by", "ann")).code == 0
         assert (await sent.result(30)).status == "finished"
@@ -216,5 +236,6 @@ async def test_answers_results_and_grants_by_command(tmp_path: Path) -> None:
         assert (await command("approvals", "grants", "s")).err == "Nothing is approved for this whole session.\n"
         history = str(await session.history())
     assert "'seen': True" in history
+    assert "'error': 'too dark', 'code': 'dark'" in history
     assert "'value': 'M'" in history
     assert "97531" not in history

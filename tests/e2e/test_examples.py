@@ -105,6 +105,22 @@ PROMISED = {
         "3  spawned 1 time",
         "4  ProcessWasCancelled",
     ),
+    "21_wait.py": (
+        "1  event 'reviewed' of tool publish",
+        "3  AlreadyResolved(resolution=Ok(value='fine'))",
+        "4  It is out. rendered 1 time",
+    ),
+    "23_mcp.py": (
+        "1  mcp_library__find: pure",
+        "1  mcp_library__discard: once",
+        "2  approval of tool mcp_library__discard: {'title': 'Ulysses'}",
+        "3  Gone.",
+    ),
+    "22_code_mode.py": (
+        "1  approval of tool pay: {'id': 2, 'cents': 75000}, 1 paid so far",
+        "2  All three are paid. [900, 75000, 1200]",
+        "'printed': '3 paid\\n'",
+    ),
 }
 
 

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from perdure import ProcessContext, Runtime, Tuning, process
+from perdure import Agent, ProcessContext, Runtime, Tuning, process
+from perdure.models.scripted import ScriptedModel, say
 from tests.e2e.command import perdure
 
 
@@ -49,6 +50,46 @@ def test_a_process_is_listed_shown_followed_and_spoken_to(folder: Path) -> None:
         assert word in logged.out
     assert perdure("processes", "list", "--all", "-q", *db, cwd=folder).out == "w 1\n"
     assert perdure("processes", "show", "nobody", *db, cwd=folder).code != 0
+
+
+def test_a_process_is_explained_given_up_removed_and_seen_from_sessions(tmp_path: Path) -> None:
+    async def start() -> None:
+        model = ScriptedModel(say("hi"), say("hi"))
+        url, tuning = f"sqlite:///{tmp_path / 's.db'}", Tuning(patience_s=0.0)
+        async with Runtime(url, agents=[Agent("a", model=model)], processes=[waits], tuning=tuning) as rt:
+            for name in ("one", "two"):
+                await (await rt.session(name, agent="a")).ask("hello")
+            handle = await rt.start(waits, id="w")
+            while not (await handle.record()).waiting:  # noqa: ASYNC110 - it is another task that gets there
+                await asyncio.sleep(0.01)
+
+    async def work() -> None:
+        async with Runtime(f"sqlite:///{tmp_path / 's.db'}", processes=[waits]) as rt:
+            await rt.process("w").wait(30)
+
+    asyncio.run(start())
+    db = ("--db", "s.db")
+    [why] = perdure("processes", "why", "w", *db, "--json", cwd=tmp_path).objects
+    assert (why["status"], why["because"], why["code"]) == ("waiting", "it waits for signal:go:1", None)
+    assert "because" in perdure("processes", "why", "w", *db, cwd=tmp_path).out
+    for name in ("one", "two"):
+        assert perdure("processes", "edges", "w", "--add", name, *db, cwd=tmp_path).code == 0
+    gone = perdure("processes", "edges", "w", "--remove", "one", *db, cwd=tmp_path)
+    assert gone.out == "two\n"
+    assert perdure("processes", "edges", "w", "--add", "nobody", *db, cwd=tmp_path).code != 0
+    [edge] = perdure("processes", "edges", "w", *db, "--json", cwd=tmp_path).objects
+    assert edge == {"process": "w", "session": "two", "frame": None}
+    early = perdure("processes", "delete", "w", *db, cwd=tmp_path)
+    assert early.code != 0
+    assert "has not ended" in early.err
+    assert perdure("processes", "abandon", "w", "--reason", "no longer", "--by", "maria", *db, cwd=tmp_path).code == 0
+    asyncio.run(work())
+    [shown] = perdure("processes", "show", "w", *db, "--json", cwd=tmp_path).objects
+    assert shown["output"] == {"status": "abandoned", "reason": "no longer", "by": "maria"}
+    assert perdure("processes", "abandon", "w", *db, cwd=tmp_path).code != 0
+    assert perdure("processes", "delete", "w", *db, cwd=tmp_path).code == 0
+    for verb in ("delete", "why", "edges", "abandon"):
+        assert "there is no process" in perdure("processes", verb, "w", *db, cwd=tmp_path).err
 
 
 def test_a_command_is_listed_shown_and_read_like_any_process(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from perdure import Agent, Runtime, Tuning
+from perdure import Agent, Runtime, Tuning, Work
 from perdure.models.protocol import Model
 from perdure.runtime.clock import SystemClock
 from perdure.runtime.process_function import ProcessCode
@@ -54,11 +54,16 @@ class Desk:
         model: Model,
         *tools: ToolSource,
         deps: object = None,
-        worker: bool = True,
+        worker: bool | Work = True,
         tuning: Tuning | None = None,
     ) -> Runtime:
         agent = Agent("a", model=model, tools=tools)
-        runtime = Runtime(self.new_store(), agents=[agent], deps=deps, worker=worker, tuning=tuning)
+        return await self.add([agent], deps=deps, worker=worker, tuning=tuning)
+
+    async def add(
+        self, agents: list[Agent], *, deps: object = None, worker: bool | Work = True, tuning: Tuning | None = None
+    ) -> Runtime:
+        runtime = Runtime(self.new_store(), agents=agents, deps=deps, worker=worker, tuning=tuning)
         return await self._stack.enter_async_context(runtime)
 
 
@@ -76,7 +81,7 @@ class Plant:
         self._stack = stack
         self._closed: set[Runtime] = set()
 
-    async def open(self, *functions: ProcessCode, worker: bool = True, tuning: Tuning | None = None) -> Runtime:
+    async def open(self, *functions: ProcessCode, worker: bool | Work = True, tuning: Tuning | None = None) -> Runtime:
         runtime = Runtime(self.new_store(), processes=functions, worker=worker, tuning=tuning, deps="the deps")
         await runtime.__aenter__()
         self._stack.push_async_callback(self.close, runtime)

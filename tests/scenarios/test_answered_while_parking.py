@@ -9,16 +9,23 @@ from typing import TYPE_CHECKING, TypeAlias, cast
 
 import pytest
 
-from perdure import Agent, Runtime, Session, ToolContext, Tuning, tool
+from perdure import Agent, ProcessContext, Runtime, Session, ToolContext, Tuning, process, tool
 from perdure.codec import Json
 from perdure.commit.plan import Plan, Receipt
-from perdure.ids import PromiseId
+from perdure.effects.promises import ProcessScope, unsigned_key
+from perdure.ids import EffectId, PromiseId, Tenant
 from perdure.models.scripted import ScriptedModel, call, say
-from perdure.store.protocol import Store, StreamInfo
+from perdure.processes.record import Signals
+from perdure.runtime.clock import SystemClock
+from perdure.runtime.waits import Waits
+from perdure.store.memory.store import MemoryStore
+from perdure.store.protocol import Store
+from perdure.store.shapes import StreamInfo
 from perdure.tools.client_side import ask_user, client_tool
 from perdure.tools.toolbox import ToolSource
 from perdure.vocab.outcomes import PendingCompletion
-from perdure.vocab.promises import Ok, PromiseState
+from perdure.vocab.promises import Ok, ProcessSignal, PromiseState
+from perdure.vocab.records import ProcessEvent
 from tests.scenarios.conftest import NewStore
 from tests.scenarios.test_bodies import HURRIED, outputs
 
@@ -167,3 +174,68 @@ async def test_an_answer_between_looking_and_parking_is_not_lost(
     assert after is not None
     assert (after.active, after.parked, after.owner is None, in_inbox) == (True, False, False, 0)
     assert fences == {after.fence}, "it was given up and taken again"
+
+
+class SignalledBeforeTheWaitIsDurable:
+    """A store in which a signal comes just before the record of the wait for it: its owner waits already, and is told
+    of it by the receipt of that record.
+    """
+
+    def __init__(self, store: Store, signal: Callable[[], Awaitable[object]]) -> None:
+        self._store = store
+        self._signal: Callable[[], Awaitable[object]] | None = signal
+        self._in_order = asyncio.Lock()
+        self.missed: list[str] = []
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(self._store, name)
+
+    def append(self, plan: Plan) -> Awaitable[Receipt]:
+        return asyncio.ensure_future(self._append(plan))
+
+    async def _append(self, plan: Plan) -> Receipt:
+        async with self._in_order:
+            waited_for = any(b"p/signal:say:1" in entry.data for entry in plan.entries)
+            if waited_for and self._signal is not None:
+                signal, self._signal = self._signal, None
+                await signal()
+            receipt = await self._store.append(plan)
+            self.missed += [row.kind for row in receipt.missed]
+            return receipt
+
+
+async def test_a_signal_that_is_learned_before_parking_is_not_lost_with_its_wake(new_store: NewStore) -> None:
+    runtimes: list[Runtime] = []
+
+    @process
+    async def hears(ctx: ProcessContext) -> object:
+        try:
+            return await ctx.signal("say")
+        finally:  # it is put aside: meanwhile its worker looks at the inbox, and uses up the wake that it finds
+            runtimes[0].stir((runtimes[0].processes.handle("p").stream,))
+            await asyncio.sleep(0.05)
+
+    async with Runtime(new_store(), worker=False) as outside:
+        signal = outside.processes.handle("p").signal
+        store = SignalledBeforeTheWaitIsDurable(new_store(), lambda: signal("say", "yes", id="1"))
+        async with Runtime(cast(Store, store), processes=[hears], tuning=HURRIED) as rt:
+            runtimes.append(rt)
+            started = await rt.start(hears, id="p")
+            assert await started.result(10) == "yes"
+    assert "process_event" in store.missed
+
+
+async def test_whoever_was_answered_and_does_not_know_it_yet_is_not_parked() -> None:
+    owner, signals = EffectId("p"), Signals()
+    waits = Waits(MemoryStore(SystemClock()), SystemClock(), lambda: None, signals)
+    scope = ProcessScope(Tenant("default"), "p").id
+    key = unsigned_key(scope, ProcessSignal(process_id="p", name="say", ordinal=1))
+    waiter = asyncio.create_task(waits.until(owner, key, None))
+    while not waits.waiting(owner):  # noqa: ASYNC110 - nobody tells
+        await asyncio.sleep(0)
+    signals.fold(ProcessEvent(event="signal.say", payload="yes", replay="1"))
+    waits.hand_out()
+    assert not waits.waiting(owner)
+    assert await waiter == Ok(value="yes")

@@ -396,6 +396,21 @@ async def test_deleting_a_session_revokes_what_it_asked(desk: Desk) -> None:
     assert paid == []
 
 
+async def test_what_was_decided_is_still_so_when_it_was_redacted(desk: Desk) -> None:
+    rt = await desk.open(ScriptedModel(call("refund", cents=5), say("done")), refunds([]))
+    session = await rt.session("s", agent="a")
+    sent = await session.send("go")
+    (question,) = await asked(rt)
+    await rt.approvals.approve(question.id, by="ana")
+    await sent.result(10)
+    for row in await session.rows():
+        if row.kind in ("effect_started", "effect_settled"):
+            await session.redact(row.seq)
+    found = await rt.approvals.get(question.id)
+    assert (found.status, found.decision, found.question.args) == ("approved", None, {})
+    assert found.used_at is not None
+
+
 async def test_another_tenant_sees_nothing(desk: Desk) -> None:
     rt = await desk.open(ScriptedModel(call("refund", cents=1), say("ok")), refunds([]), tuning=HURRIED)
     session = await rt.session("s", agent="a")
@@ -406,15 +421,15 @@ async def test_another_tenant_sees_nothing(desk: Desk) -> None:
         assert await code_of(lambda: other.approvals.approve(question.id, by="eve")) is Code.APPROVAL_UNKNOWN
 
 
-async def test_a_tool_that_needs_leave_cannot_be_called_by_another_tool(desk: Desk) -> None:
+async def test_a_tool_that_needs_leave_is_not_run_where_nobody_can_wait_for_it(desk: Desk) -> None:
     paid: list[int] = []
 
-    @tool(effect="resumable")
+    @tool(effect="pure")
     async def sneaky(ctx: ToolContext) -> Json:
         (answer,) = await ctx.dispatch.batch([ChildCall("refund", {"cents": 1})])
         return answer.error_code
 
-    rt = await desk.open(ScriptedModel(call("sneaky"), say("ok")), sneaky, refunds(paid))
+    rt = await desk.open(ScriptedModel(call("sneaky"), say("ok")), sneaky, refunds(paid, effect="pure"))
     session = await rt.session("s", agent="a")
     await session.ask("go")
     assert (paid, outputs(await session.history())) == ([], ["approval_required"])

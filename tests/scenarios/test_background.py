@@ -226,6 +226,14 @@ async def test_spawn_background_persists_failure_artifacts(house: House) -> None
     assert "- summary: boom\n" in told
 
 
+async def test_a_failure_that_says_it_was_cancelled_is_a_failure(house: House) -> None:
+    sentinel = ToolError("__everruns_background_cancel__")
+    rt = await house.open(spawn("test_background_fail"), say("ok"), tools=(Fails(sentinel),))
+    _, (value,) = await asked(rt)
+    task = await over(rt, value["task_id"])
+    assert (task.state, task.cancel_requested_at) == ("failed", None)
+
+
 async def test_internal_errors_stay_hidden(house: House) -> None:
     rt = await house.open(
         spawn("test_background_fail"), say("ok"), tools=(Fails(RuntimeError("password 1234")),)

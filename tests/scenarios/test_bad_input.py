@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,10 @@ import pytest
 from perdure import Agent, Code, Error, Runtime, ToolContext, tool
 from perdure.models.scripted import ScriptedModel, call, say
 from perdure.runtime.parts import Content
+from perdure.tools.client_side import client_tool
 from perdure.vocab.messages import Text
 from tests.scenarios.conftest import Desk
+from tests.scenarios.verbs import HeldModel, in_its_turn
 
 HOSTILE = ["a:b", "a/b", "a%3Ab", "ünï", "'; drop table log; --", "a" * 500, " x ", "session", "💥"]
 
@@ -179,6 +182,7 @@ async def test_an_option_that_would_be_ignored_is_refused(desk: Desk) -> None:
     for work in (
         lambda: session.send("x", mode="interrupt", merge_key="d"),
         lambda: session.send("x", mode="steer", model="sim:echo"),
+        lambda: session.send("x", mode="steer", plugin_input={"crm": 7}),
     ):
         with pytest.raises(Error) as caught:
             await work()
@@ -201,6 +205,60 @@ async def test_answers_of_the_wrong_type_answer_nothing(desk: Desk) -> None:
         with pytest.raises(Error) as caught:
             await work()
         assert caught.value.code is Code.INVALID_ARGUMENT
+
+
+async def test_a_slip_never_stops_or_takes_back_more_than_was_meant(desk: Desk) -> None:
+    model = HeldModel(("go", say("ok", exact=True)), ("next", say("ok", exact=True)))
+    rt = await desk.open(model)
+    session = await rt.session("s", agent="a")
+    first = await session.send("go")
+    await in_its_turn(model, session)
+    queued = [await session.send("next") for _ in range(2)]
+    turns: list[Any] = ["", "  ", 0, [], False, "a\x00b"]  # what is no turn's id is never "the one that runs"
+    for turn in turns:
+        with pytest.raises(Error) as caught:
+            await session.cancel(turn)
+        assert caught.value.code is Code.INVALID_ID, turn
+    flags: list[Any] = ["no", 1, None]
+    works: list[Callable[[Any], Awaitable[object]]] = [
+        lambda flag: session.cancel_input(queued[0], and_behind=flag),
+        lambda flag: session.resolve("go", cancel=flag),
+        lambda flag: rt.resolve("k", cancel=flag),
+    ]
+    for flag in flags:
+        for work in works:
+            with pytest.raises(Error) as caught:
+                await work(flag)
+            assert caught.value.code is Code.INVALID_ARGUMENT, flag
+    model.go[0].set()
+    for sent in (first, *queued):
+        assert (await sent.result(10)).text == "ok"
+
+
+async def test_a_name_that_one_store_could_not_hold_is_refused_by_all(desk: Desk) -> None:
+    rt = await desk.open(ScriptedModel(say("ok")))
+    session = await rt.session("s", agent="a")
+    await session.ask("hi")
+    with pytest.raises(Error) as caught:
+        await session.pause(by="a\x00b")
+    assert caught.value.code is Code.INVALID_TEXT
+    for id in ("a\x00b", "apr_\x00", "%", "_"):
+        with pytest.raises(Error) as caught:
+            await rt.approvals.get(id)
+        assert caught.value.code is Code.APPROVAL_UNKNOWN
+
+
+@pytest.mark.parametrize("name", [None, 5, b"x", "", "a b", "\ud800"])
+def test_a_clients_tool_that_cannot_be_is_refused_in_our_words(name: Any) -> None:
+    given: Any = object()
+    for work in (
+        lambda: client_tool(name, "Look.", {"type": "object"}),
+        lambda: client_tool("look", "Look.", name),
+        lambda: client_tool("look", "Look.", given),
+    ):
+        with pytest.raises(Error) as caught:
+            work()
+        assert caught.value.code is Code.TOOL_INVALID
 
 
 async def test_a_runtime_is_used_inside_its_block(tmp_path: Path) -> None:
@@ -241,7 +299,7 @@ async def test_a_forked_runtime_is_refused(tmp_path: Path) -> None:
         ({"name": "two words"}, Code.AGENT_INVALID),
         ({"name": "a", "max_iterations": 0}, Code.AGENT_INVALID),
         ({"name": "a", "model": "sim:nothing"}, Code.MODEL_UNKNOWN),
-        ({"name": "a", "model": "openai:gpt-5.2"}, Code.MODEL_UNKNOWN),
+        ({"name": "a", "model": "opanai:gpt-5.2"}, Code.MODEL_UNKNOWN),
         ({"name": "a", "settings": {"t": float("nan")}}, Code.INVALID_JSON),
         ({"name": "a", "tools": [print]}, Code.TOOL_INVALID),
     ],

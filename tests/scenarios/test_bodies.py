@@ -21,8 +21,9 @@ from perdure.runtime.clock import SystemClock
 from perdure.runtime.runtime import Runtime as AnyRuntime
 from perdure.runtime.session import Session
 from perdure.session.fold import CODE
-from perdure.store.protocol import Accepted, AlreadyResolved, Store
-from perdure.tools.body import EventFailed, EventTimedOut, StepFailed
+from perdure.store.protocol import Store
+from perdure.store.shapes import Accepted, AlreadyResolved
+from perdure.tools.endings import EventFailed, EventTimedOut, StepFailed
 from perdure.vocab.messages import Message, ToolResult
 from perdure.vocab.outcomes import PendingCompletion
 from perdure.vocab.promises import AwaitEventKey, Cancelled, Custom, Err, Ok, PromiseState, TimedOut

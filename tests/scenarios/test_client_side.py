@@ -15,7 +15,7 @@ from perdure.models.scripted import ScriptedModel, call, calls, say
 from perdure.observe.pending import PendingClientCall, PendingQuestion
 from perdure.runtime import answers
 from perdure.runtime.session import Session
-from perdure.store.protocol import Accepted, AlreadyResolved
+from perdure.store.shapes import Accepted, AlreadyResolved
 from perdure.tools.client_side import ask_user, asking, client_tool
 from perdure.tools.toolbox import ToolSource
 from perdure.vocab.effects import AwaitEvent
@@ -83,7 +83,7 @@ async def test_a_clients_call_is_emitted_and_its_result_goes_to_the_model(desk: 
     assert (emitted.command.about.call_id, emitted.command.about.args) == (item.call, {"precise": True})
     why = await session.why()
     assert why.summary == "waiting for the client's result of tool where_am_i"
-    assert why.hint == f"the client: session.post_result({item.id!r}, ...)"
+    assert why.hint == f"the client: session.post_result({item.id!r}, ...); `perdure sessions post s`"
     assert why.waiting[0].who == why.hint
     assert await session.post_result(item.id, {"lat": 52.5}) == Accepted()
     await status(session, "idle")

@@ -17,7 +17,7 @@ from perdure.tools.clients.progress import SandboxMessage
 from perdure.tools.decorator import AnyTool
 from perdure.tools.execution_result import ToolExecutionResult
 from perdure.vocab.messages import AttachmentRef, Text, ToolResult
-from perdure.vocab.outcomes import DirectUsage, ToolCallOutcome
+from perdure.vocab.outcomes import DirectOutcome
 from perdure.vocab.records import AttachmentKept, EffectSettled, ToolMembershipChanged
 from perdure.vocab.usage import Usage
 from tests.scenarios.conftest import Desk, NewStore
@@ -378,8 +378,8 @@ async def test_a_direct_completion_is_outside_the_conversation_and_counts_for_th
     assert (direct.instructions, direct.tools, len(direct.messages)) == ("Be brief.", (), 1)
     assert result.usage.calls == 3
     outcomes = [row.record.outcome for row in await session.rows() if isinstance(row.record, EffectSettled)]
-    [outcome] = [one for one in outcomes if isinstance(one, ToolCallOutcome)]
-    assert outcome.direct == (DirectUsage(source="summary", model="scripted", usage=spent),)
+    bought = DirectOutcome(source="summary", model="scripted", spent=spent)
+    assert [one for one in outcomes if isinstance(one, DirectOutcome)] == [bought]
     assert result.usage.input >= 100
 
 

@@ -15,9 +15,11 @@ import pytest
 
 from perdure import Agent, Error, ProcessContext, Runtime, ToolContext, Tuning, process, tool
 from perdure.codec import Json
+from perdure.errors import Code
 from perdure.ids import SessionId
 from perdure.models.scripted import ScriptedModel, call, say
 from perdure.processes.commands import Spawned
+from perdure.runtime.commands import CommandCode
 from perdure.runtime.process_handle import ProcessHandle
 from perdure.services.os_commands import RunFolder
 from perdure.tools.decorator import AnyTool
@@ -44,13 +46,15 @@ class Machine:
         host: str = "here",
         patience_s: float = WAITS,
         drain_s: float = 10.0,
+        at_once: int = 64,
         tools: tuple[AnyTool, ...] = (),
         **more: Json,
     ) -> Runtime:
         model = ScriptedModel.by_input(
             {"go": [call("build"), say("ok", exact=True)]}, default=[say("noted", exact=True)]
         )
-        tuning = Tuning(host=host, commands_in=self.folder / "runs", patience_s=patience_s, drain_s=drain_s)
+        tuning = Tuning(host=host, commands_in=self.folder / "runs", patience_s=patience_s, drain_s=drain_s,
+                        max_commands=at_once)  # fmt: skip
         return Runtime(self.new_store(), agents=[Agent("a", model=model, tools=tools)], tuning=tuning, **more)
 
     async def open(self, **more: Json) -> Runtime:
@@ -545,3 +549,64 @@ async def test_secrets_of_the_session_are_hidden_in_what_its_commands_print(mach
 
 def handle_session(record: Json) -> str:
     return record.known.provenance.originator.session_id
+
+
+# --- how many, and what is left
+
+
+async def test_a_worker_runs_so_many_at_once_and_the_others_wait(machine: Machine) -> None:
+    rt = await machine.open(at_once=2, patience_s=0)
+    gate = machine.folder / "gate"
+    first = [await rt.command(when(gate), shell=True, id=f"first-{number}") for number in range(2)]
+    for one in first:
+        await spawned(one)
+    later = [await rt.command("echo later", shell=True, id=f"later-{number}") for number in range(3)]
+    stopped = await rt.command("echo never", shell=True, id="stopped")
+
+    async def all_wait() -> bool:
+        infos = [await rt.store.stream(one.stream) for one in (*later, stopped)]
+        return all(info is not None and info.parked for info in infos)
+
+    await until(all_wait, seconds=WAITS)
+    assert [await names(one) for one in later] == [[], [], []], "nothing of them was begun"
+    await stopped.cancel("not needed")
+    assert isinstance(await stopped.wait(WAITS), ProcessWasCancelled)
+    gate.touch()
+    for one in (*first, *later):
+        assert (await one.result(WAITS))["exit_code"] == 0
+    await seen(lambda: rt.command_code.running == set())
+
+
+async def test_a_folder_goes_with_the_end_whoever_dies_meanwhile(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tidy = CommandCode.tidy
+    reached = asyncio.Event()
+
+    async def dies(*_: object) -> None:
+        reached.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(CommandCode, "tidy", dies)
+    async with machine.runtime(drain_s=0.05) as rt:
+        handle = await rt.command("echo done", shell=True, id="c")
+        await handle.result(WAITS)
+        await reached.wait()
+    assert [path.name for path in (machine.folder / "runs").iterdir()] != []
+    monkeypatch.setattr(CommandCode, "tidy", tidy)
+    await machine.open()
+    await seen(lambda: list((machine.folder / "runs").iterdir()) == [])
+
+
+async def test_nobody_outside_says_what_a_command_did(machine: Machine) -> None:
+    rt = await machine.open()
+    gate = machine.folder / "gate"
+    handle = await rt.command(when(gate), shell=True, id="c")
+    await spawned(handle)
+    for name in ("spawning", "spawned", "output", "output_cut", "signalled", "exited", "departed", "not_spawned"):
+        with pytest.raises(Error) as caught:
+            await handle.append(f"command.{name}", {"attempt": 1}, replay="x")
+        assert caught.value.code is Code.PROCESS_EVENT_UNDECLARED
+    assert await events(handle, "output", "exited") == []
+    gate.touch()
+    assert (await handle.result(WAITS))["exit_code"] == 0

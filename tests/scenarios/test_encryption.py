@@ -119,6 +119,21 @@ async def test_without_the_right_key_nothing_is_read_and_nothing_is_done(
         assert (await session.rows())[: len(before)] == before
 
 
+@pytest.mark.parametrize("codec", [None, AesGcm({"k1": OTHER})])
+async def test_who_asked_for_a_session_before_somebody_opened_it_with_another_key_is_refused(
+    new_store: NewStore, codec: AesGcm | None
+) -> None:
+    right = AesGcm({"k1": KEY})
+    async with Runtime(new_store(), agents=[agent()], codec=codec, worker=False) as wrong:
+        early = await wrong.session("s", agent="a")
+        async with Runtime(new_store(), agents=[agent()], codec=right) as rt:
+            first = await (await rt.session("s", agent="a")).send("mine")
+            with pytest.raises(Error) as caught:
+                await early.send("theirs")
+            assert caught.value.code is Code.CODEC_FAILED
+            assert (await first.result(timeout=20)).status == "finished"
+
+
 async def test_keys_are_rotated_by_adding_one(new_store: NewStore) -> None:
     async with Runtime(new_store(), agents=[agent()], codec=AesGcm({"k1": KEY})) as rt:
         await (await rt.session("s", agent="a")).ask("first")

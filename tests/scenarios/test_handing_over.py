@@ -249,7 +249,8 @@ def paid_once(crash: Crash) -> None:
 def test_a_conversation_is_handed_over_once_wherever_the_process_dies(
     mode: Literal["memory", "sqlite", "kill"],
 ) -> None:
-    crashes = every_boundary(shop, ask_for_money, mode=mode, check=paid_once)
+    where = [f"{side} {what}" for side in ("before", "after") for what in ("handed_over", "turn_recomposed")]
+    crashes = every_boundary(shop, ask_for_money, mode=mode, check=paid_once, at=where if mode == "kill" else None)
     whats = " ".join(crash.boundary.what for crash in crashes)
     for fact in ("handed_over", "turn_recomposed"):
         assert fact in whats, whats

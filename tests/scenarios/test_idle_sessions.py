@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable
 from typing import NoReturn
 
 import pytest
 
-from perdure import Agent, Error, Runtime
+from perdure import Agent, Error, Runtime, Sent
 from perdure.commit.plan import Plan, Receipt
 from perdure.errors import Code
 from perdure.models.scripted import ScriptedModel, say
@@ -120,3 +121,33 @@ async def test_a_store_that_fails_is_told_to_the_sender_and_nothing_is_sent_twic
         assert caught.value.code is Code.STORE_FAILED
         await session.ask("third")
         assert [_text(row.record) for row in await session.rows() if row.kind == "input_admitted"] == ["first", "third"]
+
+
+async def test_what_comes_from_elsewhere_while_a_turn_ends_is_answered(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is in the inbox after the append that ends the turn found none, and before its receipt is read."""
+    rt, elsewhere = await desk.open(said("hello")), await desk.open(said("hello"), worker=False)
+    there = await elsewhere.session("s", agent="a")
+    append, sent = rt.store.append, list[Sent]()
+
+    async def slipped_in(appending: Awaitable[Receipt]) -> Receipt:
+        receipt = await appending
+        if not sent:
+            assert receipt.quiet
+            sent.append(await there.send("second"))
+        return receipt
+
+    def append_and_send(plan: Plan) -> Awaitable[Receipt]:
+        ends = any(entry.kind == "turn_ended" for entry in plan.entries)
+        return slipped_in(append(plan)) if ends else append(plan)
+
+    monkeypatch.setattr(rt.store, "append", append_and_send)
+    session = await rt.session("s", agent="a")
+    await session.ask("first")
+    (second,) = sent
+    assert (await second.result(timeout=20)).status == "finished"
+    await idle(rt)
+    assert (await (await there.send("third")).result(timeout=20)).status == "finished"
+    inputs = [row.record for row in await session.rows() if row.kind == "input_admitted"]
+    assert [_text(record) for record in inputs] == ["first", "second", "third"]

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 
 import pytest
 
 from perdure import RetryPolicy, ToolContext, ToolError, Tuning, tool
+from perdure.cli.timeline import pictures
 from perdure.codec import Json
 from perdure.models.scripted import ScriptedModel, call, calls, fail, say
 from perdure.runtime import verbs
 from perdure.runtime.session import Session
 from perdure.session.fold import SessionState
-from perdure.store.protocol import Loaded
+from perdure.store.shapes import Loaded
 from perdure.testing.validity import complaints
 from perdure.vocab.messages import Message, ToolResult
-from perdure.vocab.records import CancelRequested, EffectStarted, TurnEnded
+from perdure.vocab.outcomes import Done, InDoubt, ToolCallOutcome
+from perdure.vocab.records import CancelRequested, EffectSettled, EffectStarted, TurnEnded
 from tests.scenarios.conftest import Desk, until
 from tests.scenarios.verbs import Gate, HeldModel, in_its_turn, texts
 
@@ -81,6 +84,70 @@ async def test_while_a_sync_once_tool_runs_which_is_told_and_left_running(desk: 
         assert gate.world == ["post"]
     finally:
         gate.let_go.set()
+
+
+@pytest.mark.parametrize("kind", ["sync", "async"])
+async def test_a_call_that_ignores_its_cancellation_is_reported_as_left_running(desk: Desk, kind: str) -> None:
+    gate, deaf = Gate(), asyncio.Event()
+
+    @tool
+    async def wire(ctx: ToolContext) -> str:
+        """Wire, whatever anybody says."""
+        gate.world.append("wire")
+        while not deaf.is_set():
+            with suppress(asyncio.CancelledError):
+                await deaf.wait()
+        return "wired"
+
+    name, used = ("post", gate.post) if kind == "sync" else ("wire", wire)
+    script = {"go": [calls(call("pay"), call(name))], "stop": [STOP[1]]}
+    rt = await desk.open(ScriptedModel.by_input(script), gate.pay, used)
+    session = await rt.session("s", agent="a")
+    await session.send("go")
+
+    async def both_run() -> bool:
+        return len(gate.world) == 2
+
+    await until(both_run)
+    try:
+        assert await interrupted(session) == ["outcome_unknown", "outcome_unknown"]
+        stopped, left = [
+            row.record.outcome.launch.result.output
+            for row in await session.rows()
+            if isinstance(row.record, EffectSettled) and isinstance(row.record.outcome, ToolCallOutcome)
+            if isinstance(row.record.outcome.launch, Done)
+        ]
+        assert isinstance(stopped, InDoubt)
+        assert isinstance(left, InDoubt)
+        assert (stopped.left_running, left.left_running) == (False, True)
+        told = str(await session.history())
+        assert told.count("it ignored that and was left running") == 1
+    finally:
+        gate.let_go.set()
+        deaf.set()
+
+
+async def test_between_two_effects_while_it_is_being_decided_whether_to_ask_somebody(desk: Desk) -> None:
+    thinking, world = asyncio.Event(), list[str]()
+
+    async def allowed(_: object) -> bool:
+        thinking.set()
+        await asyncio.sleep(3600)
+        return False
+
+    @tool(approve=allowed)
+    async def pay() -> str:
+        """Pay."""
+        world.append("paid")
+        return "paid"
+
+    rt = await desk.open(ScriptedModel.by_input({"go": [call("pay")], "stop": [STOP[1]]}), pay)
+    session = await rt.session("s", agent="a")
+    await session.send("go")
+    await thinking.wait()
+    assert await interrupted(session) == ["cancelled"]
+    assert world == []
+    assert await rt.approvals.list() == ()
 
 
 async def test_while_an_idempotent_tool_runs(desk: Desk) -> None:
@@ -193,6 +260,17 @@ async def test_it_goes_ahead_of_what_is_queued_and_the_queue_keeps_its_order(des
         *("user: go", "user: stop", "assistant: stopped"),
         *("user: q1", "assistant: one", "user: q2", "assistant: two"),
     ]
+
+
+async def test_each_turn_is_shown_under_what_it_was_begun_with(desk: Desk) -> None:
+    model = HeldModel(("go", say("a long answer")), STOP, ("more", say("fine")))
+    rt = await desk.open(model)
+    session = await rt.session("s", agent="a")
+    await session.send("go")
+    await in_its_turn(model, session)
+    await interrupted(session)
+    await (await session.send("more", mode="steer")).result(10)
+    assert [turn.said for turn in pictures(await session.rows())] == ['"go"', '"stop"', '"more"']
 
 
 async def test_the_same_interruption_again_ends_nothing_more(desk: Desk) -> None:

@@ -53,16 +53,16 @@ class Forgetful(MemoryStore):
     """Lets the last answer of a promise stand."""
 
     async def resolve(self, promise, resolution, **how):
-        if (known := self._promises.get(promise)) and known.resolution:
+        if (known := self._on.promises.get(promise)) and known.resolution:
             import msgspec
-            self._promises[promise] = msgspec.structs.replace(known, resolution=None)
+            self._on.promises[promise] = msgspec.structs.replace(known, resolution=None)
         return await super().resolve(promise, resolution, **how)
 
 class Trusting(MemoryStore):
     """Believes whoever says that the stream is theirs."""
 
     def append(self, plan):
-        stream = self._streams.get(plan.stream)
+        stream = self._on.streams.get(plan.stream)
         if stream and plan.fence < stream.fence:
             plan = replace(plan, fence=stream.fence, n=stream.n + 1, worker=stream.owner)
         return super().append(plan)

@@ -123,11 +123,9 @@ def test_a_once_tool_killed_for_real_at_every_boundary(tmp_path: Path) -> None:
 
 
 def test_a_once_tool_killed_for_real_on_a_database_server(postgres: Server, tmp_path: Path) -> None:
-    found = seen(every_boundary(told, buy, mode="kill", folder=tmp_path, url=postgres.url()))
-    for at_the_end in ("5:before:append effect_settled m2.1, turn_ended", LOST_REPLY):
-        assert found.pop(at_the_end)[:2] == (1, 1)
-    assert found == {point: expected for point, expected in TOLD.items() if point in found}
-    assert len(found) == len(TOLD) - 2
+    facts = [f"{side} {what}" for what in ("admit input", "effect_started c1.0.1") for side in ("before", "after")]
+    found = seen(every_boundary(told, buy, mode="kill", folder=tmp_path, url=postgres.url(), at=facts))
+    assert found == {point: expected for point, expected in TOLD.items() if point.startswith(("1:", "3:"))}
     assert not list(tmp_path.glob("*/store.db"))
     left = "SELECT 1 / (count(*) = 0)::int FROM pg_namespace WHERE nspname LIKE 'crash_%'"
     asyncio.run(postgres.execute(left))  # divides by zero if a schema is left
@@ -145,6 +143,36 @@ def test_a_crash_point_that_is_not_there_is_told() -> None:
         every_boundary(told, buy, at=["before turn_ended", "after effect_started c7.0.1"])
     assert "1 of 2 crash points broke a promise" in str(caught.value)
     assert "broken: the run did not come to this crash point" in str(caught.value)
+
+
+def greeting(store: Store, world: World) -> Runtime:
+    return shop(store, steps=(say("fine"),))
+
+
+LIVES: list[int] = []
+
+
+async def race(rt: Runtime) -> None:
+    """As if two wrote at once: an input is taken back at write 7, except when a process is to die at write 7."""
+    LIVES.append(len(LIVES))
+    aimed_at = (LIVES[-1] + 3) // 4  # a crash before and one after each write, of two lives each
+    session = await rt.session("customer", agent="shop")
+    await session.ask("One", key="1")
+    await session.pause()
+    second = await session.send("Two", key="2")
+    if aimed_at == 7:
+        await session.cancel_input(second)
+    third = await session.send("Three", key="3")
+    await session.cancel_input(second)
+    await session.resume()
+    await third.result()
+
+
+def test_what_a_race_has_put_elsewhere_is_crashed_at_by_its_name() -> None:
+    LIVES.clear()
+    crashes = every_boundary(greeting, race)
+    taken_back = [crash.boundary for crash in crashes if crash.boundary.what == "intervene input_cancelled"]
+    assert [(one.n, one.side) for one in taken_back] == [(7, "before"), (7, "after")]
 
 
 @pytest.mark.parametrize("fact", ["turn_ended", "before ", "during turn_ended", ""])
@@ -176,8 +204,9 @@ def charged_once(crash: Crash) -> None:
 
 @pytest.mark.parametrize("mode", [*SIMULATED, "kill"])
 def test_a_probe_settles_every_doubt(mode: Literal["memory", "sqlite", "kill"]) -> None:
-    crashes = every_boundary(probed, buy, mode=mode, check=charged_once)
-    assert len(crashes) == 14
+    where = ["after effect_started c1.0.1", "before effect_settled c1.0.1"] if mode == "kill" else None
+    crashes = every_boundary(probed, buy, mode=mode, check=charged_once, at=where)
+    assert len(crashes) == (2 if where else 14)
     assert all(crash.reached for crash in crashes)
 
 
@@ -434,12 +463,13 @@ class _NoJournal:
     ],
 )
 def test_a_broken_application_is_found_out(app: App, mode: Mode, broken: str) -> None:
+    where = ["before effect_settled c1.0.1"] if mode == "kill" else None
     with pytest.raises(AssertionError) as caught:
-        every_boundary(app, buy, mode=mode)
+        every_boundary(app, buy, mode=mode, at=where)
     report = str(caught.value)
     assert f"broken: {broken}" in report
     assert "crash points broke a promise" in report.splitlines()[0]
-    assert "effect on the world 1: charge\n  broken:" in report
+    assert where or "effect on the world 1: charge\n  broken:" in report
     assert "the ledger when it died:\n    charge  key=" in report
     assert "the ledger in the end:\n    charge  key=" in report
     assert "session customer:\n        1 session_opened\n        2 input_admitted order-7" in report
@@ -612,7 +642,8 @@ def shaky(store: Store, world: World) -> Runtime:
 def test_a_fault_of_the_script_does_not_strike_again_after_the_crash() -> None:
     def failed_once_at_most(crash: Crash) -> None:
         outcomes = [outcome for story in crash.stories for outcome in story.settled.values()]
-        assert sum(isinstance(one, LlmCallOutcome) and one.error is not None for one in outcomes) <= 1
+        errors = [one.error.kind for one in outcomes if isinstance(one, LlmCallOutcome) and one.error]
+        assert [kind for kind in errors if kind != "worker_lost"] in ([], ["unavailable"])
 
     assert every_boundary(shaky, buy_plainly, check=failed_once_at_most)
 

@@ -1,17 +1,19 @@
-"""Ten thousand sessions parked inside a resumable tool, or on an approval, cost rows in the store and nothing else."""
+"""Thousands of sessions parked inside a resumable tool, or on an approval, cost rows in the store and nothing else."""
 
 from __future__ import annotations
 
 import asyncio
 import gc
 import sqlite3
+import sys
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
 import pytest
 
 from perdure import Agent, Runtime, ToolContext, Tuning, tool
+from perdure.models.protocol import ModelEvent, ModelRequest
 from perdure.models.scripted import ScriptedModel, call, say
 from perdure.runtime.clock import SystemClock
 from perdure.runtime.flights import Flight
@@ -22,8 +24,18 @@ from perdure.tools.body import Body
 from perdure.tools.decorator import Tool
 from tests.scenarios.conftest import until
 
+WARM = 3_000
 SESSIONS = 10_000
 KEPT = (Resident, Flight, Body)
+
+
+class Forgetful(ScriptedModel):
+    """Keeps no list of what it was asked."""
+
+    async def stream(self, request: ModelRequest) -> AsyncIterator[ModelEvent]:
+        self.requests.clear()
+        async for event in super().stream(request):
+            yield event
 
 
 def parked_in(path: Path) -> int:
@@ -64,21 +76,29 @@ async def approve(session: Session) -> None:
 async def test_ten_thousand_parked_sessions_keep_no_task_no_thread_and_no_memory(
     act: Tool[..., object], wake: Callable[[Session], Awaitable[None]], tmp_path: Path
 ) -> None:
-    model = ScriptedModel(call("act"), say("ok"))
+    model = Forgetful(call("act"), say("ok"))
     store = SqliteStore(tmp_path / "s.db", SystemClock(), synchronous="NORMAL")
     async with Runtime(store, agents=[Agent("a", model=model, tools=[act])], tuning=Tuning(patience_s=0)) as rt:
         tasks, threads = len(asyncio.all_tasks()), running_threads()
-        for start in range(0, SESSIONS, 200):
-            sessions = [await rt.session(f"s{n}", agent="a") for n in range(start, start + 200)]
-            await asyncio.gather(*(session.send("go") for session in sessions))
-            del sessions
 
-        async def all_parked() -> bool:
-            return parked_in(tmp_path / "s.db") == SESSIONS
+        async def park(first: int, last: int) -> int:
+            """Park these; how many pieces of memory the interpreter then has in use."""
+            for start in range(first, last, 200):
+                new = [await rt.session(f"s{n}", agent="a") for n in range(start, start + 200)]
+                await asyncio.gather(*(session.send("go") for session in new))
+                del new
 
-        await until(all_parked, seconds=300, every=0.5)
-        await asyncio.sleep(0.3)
-        gc.collect()
+            async def all_parked() -> bool:
+                return parked_in(tmp_path / "s.db") == last
+
+            await until(all_parked, seconds=300, every=0.5)
+            await asyncio.sleep(0.3)
+            gc.collect()
+            return sys.getallocatedblocks()
+
+        few = await park(0, WARM)  # until the caches are full
+        many = await park(WARM, SESSIONS)
+        assert many - few < (SESSIONS - WARM) / 2, "more than nothing is kept for a session"
         assert len(asyncio.all_tasks()) == tasks
         assert running_threads() <= threads
         assert [thing for thing in gc.get_objects() if isinstance(thing, KEPT)] == []

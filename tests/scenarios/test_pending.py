@@ -6,6 +6,7 @@ import pytest
 
 from perdure import Error, RetryPolicy, ToolContext, ToolError, Tuning, tool
 from perdure.errors import Code
+from perdure.ids import CallId
 from perdure.models.scripted import ScriptedModel, call, calls, say
 from perdure.vocab.outcomes import PendingCompletion
 from tests.scenarios.conftest import Desk, until
@@ -53,8 +54,54 @@ async def test_events_completions_and_sleeps_are_told_and_nothing_else(desk: Des
     await until(none)
 
 
+async def test_why_says_until_when_and_who_as_well_while_it_is_paused(desk: Desk) -> None:
+    @tool
+    async def order(ctx: ToolContext) -> PendingCompletion:
+        await ctx.completion_key()
+        return ctx.pending(deadline="2d")
+
+    rt = await desk.open(ScriptedModel(call("order"), say("done")), order, tuning=Tuning(patience_s=0.0))
+    session = await rt.session("s", agent="a")
+    await session.send("go")
+
+    async def parked() -> bool:
+        return (await session.why()).status == "waiting"
+
+    await until(parked)
+    (item,) = await session.pending()
+    (told,) = (await session.why()).waiting
+    assert item.until is not None
+    assert (told.what, told.until, told.who) == (item.what, item.until, "whoever has the key that was handed out")
+    await session.pause(by="ann")
+    resume, told = (await session.why()).waiting
+    assert resume.what == "somebody to resume it"
+    assert (told.until, told.who) == (item.until, "whoever has the key that was handed out")
+    await session.cancel()
+    await session.resume()
+
+
 async def test_a_session_that_does_not_exist_has_no_answer(desk: Desk) -> None:
     rt = await desk.open(ScriptedModel())
     with pytest.raises(Error) as caught:
         await rt.existing("nobody").pending()
     assert caught.value.code is Code.SESSION_UNKNOWN
+
+
+async def test_a_completion_key_needs_a_call_that_is_not_over(desk: Desk) -> None:
+    kept: list[ToolContext] = []
+    codes: list[str] = []
+
+    @tool
+    async def act(ctx: ToolContext) -> str:
+        """Ask for a key for nobody."""
+        kept.append(ctx)
+        with pytest.raises(Error) as refused:
+            await ctx.with_(call_id=CallId("")).completion_key()
+        codes.append(refused.value.code)
+        return "done"
+
+    rt = await desk.open(ScriptedModel(call("act"), say("done")), act)
+    await (await rt.session("s", agent="a")).ask("go")
+    with pytest.raises(Error) as late:
+        await kept[0].completion_key()
+    assert [*codes, late.value.code] == ["tool_completion_key_missing_call_id", "tool_completion_state_poisoned"]

@@ -20,9 +20,9 @@ from perdure.effects.promises import signed_key, unsigned_key
 from perdure.ids import PromiseId
 from perdure.models.scripted import ScriptedModel, call, calls, say
 from perdure.runtime.session import Session
-from perdure.store.protocol import Accepted, AlreadyResolved
-from perdure.tools.body import EventTimedOut
+from perdure.store.shapes import Accepted, AlreadyResolved
 from perdure.tools.decorator import AnyTool
+from perdure.tools.endings import EventTimedOut
 from perdure.vocab.outcomes import PendingCompletion
 from perdure.vocab.promises import AwaitEventKey, Cancelled, Custom, Err, Ok, TimedOut, ToolCompletion
 from tests.scenarios.conftest import Desk, NewStore, until
@@ -244,11 +244,28 @@ hostile = st.one_of(
 )
 
 
+async def worthless(rt: Runtime, keys: list[AwaitEventKey]) -> list[AwaitEventKey]:
+    """Keys that were good once, or are so elsewhere: of a revoked turn, a deleted session, another tenant and store."""
+    key, found = keys[0], list[AwaitEventKey]()
+    for name, end in {"revoked": Session.revoke_keys, "deleted": Session.delete}.items():
+        session = await rt.session(name, agent="a")
+        cancel = await (await session.send("go")).cancel_key()
+        await parked(rt, session)
+        for good in (keys[-1], cancel):
+            assert await rt.peek(good) is None
+            found.append(good)
+        await end(session)
+    secret = await rt.secrets.get("promises")
+    tenant = key.scope.replace("default", "other", 1)
+    return [*found, signed_key(secret, tenant, key.wait), signed_key(b"x" * 32, key.scope, key.wait)]
+
+
 async def test_nothing_but_the_key_itself_is_ever_accepted(desk: Desk, caplog: pytest.LogCaptureFixture) -> None:
     keys: list[AwaitEventKey] = []
     session = await ordered(desk, keys)
     rt, key = session.runtime, keys[0]
     text = key.text
+    others = await worthless(rt, keys)
     loop = asyncio.get_running_loop()
     tried: list[object] = []
 
@@ -259,10 +276,17 @@ async def test_nothing_but_the_key_itself_is_ever_accepted(desk: Desk, caplog: p
         st.characters(codec="utf-8"),
         st.integers(min_value=0, max_value=len(text) - 1),
         st.text(max_size=80),
+        st.sampled_from(others),
     )
-    def attack(junk: str, at: int, char: str, cut: int, field: str) -> None:
+    def attack(junk: str, at: int, char: str, cut: int, field: str, other: AwaitEventKey) -> None:
         tried.extend(
             (
+                other,
+                other.text,
+                _changed(other.text, at, char),
+                replace(other, signature=key.signature),
+                replace(key, scope=other.scope),
+                replace(key, signature=other.signature),
                 junk,
                 _changed(text, at, char),
                 text[:cut],
@@ -283,7 +307,9 @@ async def test_nothing_but_the_key_itself_is_ever_accepted(desk: Desk, caplog: p
                 continue
             await refused(rt, forged)
     assert await rt.peek(key) is None
-    assert key.signature not in caplog.text
+    for one in (key, *others):
+        assert one.signature not in caplog.text
+        assert one.text not in caplog.text
     assert await rt.resolve(text, "real") == Accepted()
     for replayed in (text, key, key.text):
         assert await rt.resolve(replayed, "again") == AlreadyResolved(Ok(value="real"))

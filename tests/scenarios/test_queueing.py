@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from perdure import Agent, Code, Error, Runtime
-from perdure.models.scripted import ScriptedModel, say
+from perdure import Agent, Code, Error, Runtime, ToolContext, tool
+from perdure.models.scripted import ScriptedModel, call, say
 from perdure.runtime.session import Session
 from perdure.vocab.messages import Text
 from perdure.vocab.records import InputAdmitted
@@ -114,6 +114,16 @@ async def test_a_merge_key_never_replaces_what_a_turn_has_taken(desk: Desk) -> N
     assert texts(await session.history()) == ["user: v1", "assistant: ok", "user: v2", "assistant: ok"]
 
 
+async def test_a_merge_key_does_not_bring_back_what_was_cancelled(desk: Desk) -> None:
+    model, session = await busy(desk, "v2")
+    first = await session.send("v1", merge_key="doc")
+    assert await session.cancel(first.turn) == "requested"
+    second = await session.send("v2", merge_key="doc")
+    model.go[0].set()
+    assert (await first.result(10)).reason == "cancelled"
+    assert (await second.result(10)).text == "ok"
+
+
 async def test_many_senders_of_one_merge_key_leave_one_input(desk: Desk) -> None:
     model, session = await busy(desk, *(f"v{n}" for n in range(8)))
     sent = await asyncio.gather(*(session.send(f"v{n}", merge_key="doc") for n in range(8)))
@@ -135,6 +145,39 @@ async def test_queued_inputs_can_be_answered_together(new_store: NewStore) -> No
         assert texts(await session.history()) == [
             *("user: go", "assistant: ok", "user: one", "user: two", "user: three", "assistant: ok")
         ]
+
+
+async def test_only_inputs_that_ask_for_the_same_are_answered_together_and_none_overtakes(new_store: NewStore) -> None:
+    """Another model, or something else that the host says with it, is not lost, nor held against other words."""
+    seen: list[int] = []
+
+    @tool(effect="pure")
+    async def look(ctx: ToolContext) -> str:
+        """Look."""
+        seen.append(ctx.plugin_input("crm", int) or 0)
+        return "seen"
+
+    inputs = ("one", "two\nthree", "four", "six")
+    model = HeldModel(("go", OK), *((text, step) for text in inputs for step in (call("look"), OK)))
+    async with Runtime(new_store(), agents=[Agent("a", model=model, tools=[look], drain="together")]) as rt:
+        session = await rt.session("s", agent="a")
+        await session.send("go")
+        await in_its_turn(model, session)
+        sent = [
+            await session.send("one", plugin_input={"crm": 1}),
+            await session.send("two", plugin_input={"crm": 2}),
+            await session.send("three", plugin_input={"crm": 2}),
+            await session.send("four"),
+            await session.send("five", model="sim:echo"),
+            await session.send("six"),
+        ]
+        model.go[0].set()
+        turns = [(await one.result(10)).turn for one in sent]
+        own = [one.turn for one in sent]
+        assert turns == [own[0], own[1], own[1], own[3], own[4], own[5]]
+        assert seen == [1, 2, 0, 0]
+        said = [line for line in texts(await session.history()) if line.startswith("user")]
+        assert said == [f"user: {word}" for word in ("go", "one", "two", "three", "four", "five", "six")]
 
 
 async def test_one_of_those_that_wait_together_can_be_cancelled(new_store: NewStore) -> None:

@@ -11,16 +11,18 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from perdure import Agent, ProcessContext, Runtime, Tuning, process
+from perdure.commit.changes import Intervention
 from perdure.errors import Code, Error
 from perdure.ids import SessionId, StreamId, trigger_stream
 from perdure.models.scripted import ScriptedModel, say
 from perdure.runtime.clock import SystemClock
 from perdure.runtime.schedules import ScheduleHandle
 from perdure.store.protocol import Store
+from perdure.store.shapes import Intervened
 from perdure.tools.errors import ToolError
 from perdure.vocab.messages import Text
 from perdure.vocab.records import InputAdmitted, Row, ScheduleFired, TurnEnded
-from perdure.vocab.schedules import CatchUp, Overlap
+from perdure.vocab.schedules import CatchUp, Overlap, ScheduleChanged
 from tests.scenarios.conftest import NewStore, until
 
 HOUR_MS = 3_600_000
@@ -224,6 +226,24 @@ async def test_a_cancelled_schedule_is_run_no_more_and_counts_no_more(office: Of
         with pytest.raises(Error) as caught:
             await refused()
         assert caught.value.code is Code.SCHEDULE_ENDED
+
+
+async def test_what_is_asked_for_in_the_moment_of_its_end_is_refused(
+    office: Office, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rt = await office.open(worker=False)
+    schedule = await rt.schedule(say="tick", session="s", agent="a", cron="0 * * * *")
+    write = rt.store.intervene
+
+    async def ended_first(asked: Intervention) -> Intervened:
+        await rt.schedules.get(schedule.id).cancel()
+        return await write(asked)
+
+    monkeypatch.setattr(rt.store, "intervene", ended_first)
+    with pytest.raises(Error) as caught:
+        await schedule.run()
+    assert caught.value.code is Code.SCHEDULE_ENDED
+    assert [row.record for row in await schedule.rows()][-1] == ScheduleChanged(change="ended", reason="cancelled")
 
 
 @pytest.mark.parametrize("agent", [None, "a"])

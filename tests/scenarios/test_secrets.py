@@ -17,7 +17,7 @@ from perdure.models.protocol import ModelEvent, ModelReply, ModelRequest, Provid
 from perdure.models.scripted import Answer, ScriptedModel, call, calls, say
 from perdure.services.secrets import Veil
 from perdure.store.aes_gcm import AesGcm
-from perdure.store.protocol import Accepted, AlreadyResolved
+from perdure.store.shapes import Accepted, AlreadyResolved
 from perdure.tools.client_side import ask_user
 from tests.scenarios.conftest import Desk, NewStore, until
 from tests.scenarios.test_bodies import HURRIED, outputs, status

@@ -11,7 +11,7 @@ from perdure.inbox.items import Input
 from perdure.models.scripted import ScriptedModel, say
 from perdure.runtime import worker as worker_module
 from perdure.runtime.owned import OwnedStream
-from perdure.store.protocol import Claim
+from perdure.store.shapes import Claim
 from perdure.vocab.messages import Text
 from perdure.vocab.records import TitleSet, TurnEnded
 from tests.scenarios.conftest import Desk, until

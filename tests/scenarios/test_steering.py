@@ -7,7 +7,8 @@ import asyncio
 from perdure import ToolContext, Tuning, tool
 from perdure.models.scripted import ScriptedModel, call, fail, say
 from perdure.observe.events import Fact
-from perdure.runtime.session import Sent, Session
+from perdure.runtime.sent import Sent
+from perdure.runtime.session import Session
 from perdure.testing.validity import complaints
 from perdure.vocab.messages import Text
 from perdure.vocab.records import InputAdmitted, TurnEnded, kind_of

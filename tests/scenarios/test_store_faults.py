@@ -12,7 +12,8 @@ import pytest
 from perdure import Agent, Code, Error, Runtime, Session, ToolContext, Tuning, tool
 from perdure.ids import WorkerId
 from perdure.models.scripted import ScriptedModel, call, say
-from perdure.store.protocol import EVERYTHING, Ready, Serves, Store
+from perdure.store.protocol import Store
+from perdure.store.shapes import EVERYTHING, Ready, Serves
 from perdure.testing.faults import Side, faulty
 from perdure.vocab.messages import ToolResult
 from perdure.vocab.records import EffectSettled, TurnEnded
@@ -61,6 +62,22 @@ async def test_a_failed_append_is_sorted_out_by_the_log(new_store: NewStore, at:
 async def over(session: Session) -> bool:
     rows = await session.rows()
     return [row.record.status for row in rows if isinstance(row.record, TurnEnded)] == ["finished"]
+
+
+async def test_a_store_that_comes_back_finds_its_sessions_waiting_not_resting(
+    new_store: NewStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    """However often it was away: a session that rests is nobody's, and others may not take it."""
+    caplog.set_level(logging.WARNING, "perdure.runtime")
+    store = faulty(new_store(), at=1, side="before", code=Code.STORE_UNAVAILABLE, times=6)
+    async with Runtime(store, agents=[Agent("a", model=ScriptedModel(say("ok")))]) as rt:
+        sent = await (await rt.session("s", agent="a")).send("go")
+        assert (await sent.result(timeout=30)).status == "finished"
+    rests = [
+        float(told.split("trying again in ")[1].split()[0]) for told in caplog.messages if "trying again in" in told
+    ]
+    assert len(rests) == 6
+    assert max(rests) <= 1.0
 
 
 class Mumbling:

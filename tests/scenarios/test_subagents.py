@@ -12,11 +12,12 @@ import pytest
 from perdure import Agent, Code, Error, Runtime, Session, ToolContext, Tuning, process, tool
 from perdure.codec import Json
 from perdure.commit.plan import Entry
-from perdure.ids import CallId, SessionId, StreamId
+from perdure.ids import DEFAULT_TENANT, CallId, EffectId, SessionId, StreamId, session_stream
 from perdure.models.protocol import Model, ModelEvent, ModelRequest
 from perdure.models.scripted import ScriptedModel, call, calls, give, say
 from perdure.observe.verify import verify
 from perdure.runtime.process_context import ProcessContext
+from perdure.runtime.subagents import let_go
 from perdure.services.spawns import LogSpawnStore, SpawnLimits
 from perdure.services.subagents import (
     SpawnClaimed,
@@ -26,13 +27,16 @@ from perdure.services.subagents import (
     SpawnSettled,
 )
 from perdure.session.fold import CODE
-from perdure.store.protocol import Annotated, Store
+from perdure.store.protocol import Store
+from perdure.store.shapes import Annotated
 from perdure.tools.decorator import AnyTool
 from perdure.tools.spawn_subagent import spawn_subagent
 from perdure.tools.subagents import SubagentFailed
+from perdure.vocab.children import ChildClaimed, ChildEnded, ChildRegistered
+from perdure.vocab.effects import DurableStep, EffectKind
 from perdure.vocab.messages import Text, ToolResult
 from perdure.vocab.outcomes import CompletedToolCall, Done, Failed, ToolCallOutcome
-from perdure.vocab.records import ChildClaimed, ChildEnded, ChildRegistered, EffectSettled, SessionOpened, TurnEnded
+from perdure.vocab.records import EffectSettled, EffectStarted, SessionOpened, TurnEnded
 from tests.scenarios.conftest import NewStore, until
 
 HURRIED = Tuning(patience_s=0.0, drain_s=0)
@@ -142,6 +146,41 @@ async def test_a_tool_that_is_not_resumable_is_told_what_to_do(new_store: NewSto
     [problem] = problems
     assert problem.code is Code.DURABLE_EFFECTS_UNAVAILABLE
     assert problem.hint == 'declare it: @tool(effect="resumable")'
+
+
+async def test_what_is_no_text_is_asked_of_nobody_and_the_turn_ends(new_store: NewStore) -> None:
+    codes: list[str] = []
+
+    @tool(effect="resumable")
+    async def ask(ctx: ToolContext) -> str:
+        """Ask."""
+        for odd in (5, None, b"tea", ["tea"], {"about": "tea"}):
+            for way in (ctx.agent("writer").ask, ctx.agent("writer").start):
+                try:
+                    await way(odd)  # type: ignore[arg-type]
+                except Error as problem:
+                    codes.append(problem.code)
+        return "refused"
+
+    chief = ScriptedModel(call("ask"), say("done", exact=True))
+    async with office(new_store, writer(), tools=(ask,), chief=chief) as rt:
+        session = await rt.session("s", agent="chief")
+        assert await session.ask("Go", timeout=20) == "done"
+        assert codes == [Code.INVALID_ARGUMENT] * 10
+        assert await children(rt, "s") == []
+        await check(rt, session)
+
+
+def test_an_order_that_cannot_be_read_keeps_no_turn_from_ending() -> None:
+    """Whoever waited for it lets go of nobody."""
+    effect = EffectId("c1.0/ask:writer:1")
+    started = EffectStarted(
+        id=effect,
+        kind=EffectKind.DURABLE_STEP,
+        fingerprint="f",
+        command=DurableStep(step_id="x", input={"agent": "writer", "prompt": 5}),
+    )
+    assert list(let_go(session_stream(DEFAULT_TENANT, SessionId("s")), [started], at=1)) == []
 
 
 async def test_several_are_asked_at_once_each_in_a_session_of_its_own(new_store: NewStore) -> None:

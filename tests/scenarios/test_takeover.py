@@ -22,7 +22,8 @@ from perdure.ids import StreamId, WorkerId
 from perdure.models.scripted import ScriptedModel, say
 from perdure.runtime import worker as worker_module
 from perdure.runtime.serving import MAX_BEGINNING
-from perdure.store.protocol import Claim, Loaded, Ready, Serves, Store
+from perdure.store.protocol import Store
+from perdure.store.shapes import Claim, Loaded, Ready, Serves
 from perdure.testing.laws import Bench
 from perdure.testing.laws.bench import LEASE_MS, said, stream_of
 from tests.conformance.test_stores import PostgresBench, SqliteBench
@@ -186,7 +187,8 @@ async def test_keeping_a_hundred_sessions_costs_one_write_per_renewal(bench: Ben
         commits, renewals = counters.commits, counting.asked["renew"]
         bench.clock.advance(500)
         await reached(lambda: counting.asked["renew"] >= renewals + 10)
-        assert counters.commits - commits <= counting.asked["renew"] - renewals
+        on_its_way = 1  # one may have been asked for, and not been written, when we began to count
+        assert counters.commits - commits <= counting.asked["renew"] - renewals + on_its_way
         held = [worker.held for worker in await bench.store.workers() if worker.id == rt.worker_id]
         assert held == [len(SESSIONS)]
 

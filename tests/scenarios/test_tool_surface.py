@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 from base64 import b64encode
 from collections.abc import AsyncIterator
 
@@ -401,7 +402,7 @@ async def test_what_a_tool_says_leaves_only_when_everything_before_it_is_durable
 
 @pytest.mark.parametrize("threaded", [False, True])
 async def test_a_flood_slows_nothing_and_says_how_much_was_lost(desk: Desk, threaded: bool) -> None:
-    watching = asyncio.Event()
+    watching, watched = asyncio.Event(), threading.Event()
     many = 20_000
 
     def flood(ctx: ToolContext) -> str:
@@ -418,6 +419,7 @@ async def test_a_flood_slows_nothing_and_says_how_much_was_lost(desk: Desk, thre
     @tool(name="flood")
     def in_a_thread(ctx: ToolContext) -> str:
         """Flood."""
+        assert watched.wait(20)
         return flood(ctx)
 
     rt = await desk.open(ScriptedModel(call("flood"), say("ok")), in_a_thread if threaded else in_the_loop)
@@ -427,6 +429,7 @@ async def test_a_flood_slows_nothing_and_says_how_much_was_lost(desk: Desk, thre
     async with asyncio.timeout(20):
         async for event in sent.events():
             watching.set()
+            watched.set()
             heard += isinstance(event, Progress)
             lost += event.dropped if isinstance(event, Gap) else 0
     assert heard + lost == many

@@ -151,6 +151,7 @@ def test_bool_int_float_and_text_have_different_digests() -> None:
         (math.nan, "$", "$ is nan, which JSON cannot carry"),
         ([math.inf], "$[0]", "$[0] is inf, which JSON cannot carry"),
         ({"a": [1, {"b": -math.inf}]}, "$.a[1].b", "$.a[1].b is -inf, which JSON cannot carry"),
+        ({"a": [10**5000]}, "$.a[0]", "$.a[0] is a number of 16610 bits, which is too long to be written"),
         ({"a": (1, [object()])}, "$.a[1][0]", "$.a[1][0] cannot be stored as JSON"),
         ({"a": {"b": {None: 1}}}, "$.a.b", "$.a.b cannot be stored as JSON"),
     ],

@@ -15,6 +15,7 @@ from perdure.cli.commands import (
     demo,
     doctor,
     journal,
+    mcp,
     processes,
     resolve,
     run,
@@ -64,6 +65,7 @@ app.add_typer(tasks.app, name="tasks")
 app.add_typer(schedules.app, name="schedules")
 app.add_typer(triggers.app, name="triggers")
 app.add_typer(workers.app, name="workers")
+app.add_typer(mcp.app, name="mcp")
 app.add_typer(journal.app, name="journal")
 app.command()(why.why)
 app.command()(resolve.resolve)

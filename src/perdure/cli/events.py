@@ -9,7 +9,7 @@ from perdure.cli.lines import Reader
 from perdure.cli.screen import clock, emit, note, one_line, plain, say, took, utc
 from perdure.codec import Json, decode, encode
 from perdure.ids import SessionId
-from perdure.observe.events import Delta, Event, Fact, Gap, OutputDelta, Progress
+from perdure.observe.events import Delta, Event, Fact, Gap, OutputDelta, Progress, Superseded
 from perdure.vocab.messages import Reply
 from perdure.vocab.outcomes import LlmCallOutcome
 from perdure.vocab.records import EffectSettled, Record
@@ -28,6 +28,8 @@ def emit_event(session: SessionId, event: Event) -> None:
             emit(**shared, seq=event.cursor.seq, at=utc(at), record=as_json(record))
         case Delta(turn=turn, effect=effect, text=text, thinking=thinking):
             emit(**shared, turn=turn, effect=effect, text=text, thinking=thinking)
+        case Superseded(turn=turn, effect=effect, chars=chars):
+            emit(**shared, turn=turn, effect=effect, chars=chars)
         case Progress(turn=turn, effect=effect, call=call, tool=tool, message=message, display_name=shown):
             emit(**shared, turn=turn, effect=effect, call=call, tool=tool, message=message, display_name=shown)
         case OutputDelta(turn=turn, effect=effect, call=call, tool=tool, text=text, stream=stream):
@@ -49,6 +51,10 @@ class Talk:
         if isinstance(event, Delta) and not event.thinking:
             self._shown += event.text
             _write(event.text)
+        if isinstance(event, Superseded) and self._shown:
+            self._shown = ""
+            _write("\n")
+            note("  … the model is asked again; what it said so far is void")
         if isinstance(event, Progress) and self._tools:
             note(f"  … {one_line(f'{event.tool}: {event.message}', 100)}")
         if not isinstance(event, Fact):

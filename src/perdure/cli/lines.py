@@ -11,6 +11,7 @@ from perdure.codec import encode
 from perdure.ids import EffectId, stream_names
 from perdure.observe.events import Cursor, Fact
 from perdure.vocab.approvals import decision_of
+from perdure.vocab.children import ChildClaimed, ChildEnded, ChildRegistered
 from perdure.vocab.effects import EffectKind
 from perdure.vocab.messages import InputPart, Reply, Text, ToolCall
 from perdure.vocab.outcomes import (
@@ -37,9 +38,6 @@ from perdure.vocab.records import (
     AbandonRequested,
     AttachmentKept,
     CancelRequested,
-    ChildClaimed,
-    ChildEnded,
-    ChildRegistered,
     EffectSettled,
     EffectStarted,
     GrantMade,
@@ -47,6 +45,8 @@ from perdure.vocab.records import (
     HandedOver,
     InputAdmitted,
     InputCancelled,
+    ModelJobBegun,
+    ModelSet,
     OutcomeArrivedLate,
     ProcessEvent,
     ProcessFirstStarted,
@@ -66,13 +66,20 @@ from perdure.vocab.records import (
 from perdure.vocab.refs import EffectRef, PartRef, parse_ref
 from perdure.vocab.registrations import ProcessFailure, Succeeded
 from perdure.vocab.schedules import ScheduleChanged, ScheduleCreated, ScheduleFired, ScheduleSkipped
-from perdure.vocab.triggers import SubscriptionChanged, TriggerDeliveryFailed, TriggerOccurred, TriggerSourceOpened
+from perdure.vocab.triggers import (
+    SubscriptionChanged,
+    TriggerDeliveryFailed,
+    TriggerOccurred,
+    TriggerPruned,
+    TriggerSourceOpened,
+)
 
 FromOutside: TypeAlias = (
     InputCancelled
     | SessionPaused
     | SessionResumed
     | TitleSet
+    | ModelSet
     | TagsSet
     | RecordRedacted
     | GrantMade
@@ -82,7 +89,9 @@ FromOutside: TypeAlias = (
     | ChildEnded
 )
 
-OfTrigger: TypeAlias = TriggerSourceOpened | SubscriptionChanged | TriggerOccurred | TriggerDeliveryFailed
+OfTrigger: TypeAlias = (
+    TriggerSourceOpened | SubscriptionChanged | TriggerOccurred | TriggerDeliveryFailed | TriggerPruned
+)
 
 OfProcess: TypeAlias = ProcessRegistered | ProcessFirstStarted | ProcessEvent | AbandonRequested
 
@@ -183,6 +192,8 @@ class Reader:
                 return self._start(fact, started)
             case EffectSettled() as settled:
                 return self._settle(fact, settled)
+            case ModelJobBegun(id=effect):
+                return self._plain(fact, "llm_call", effect, "the provider works on it by itself")
             case OutcomeArrivedLate(tool=tool, output=output):
                 return self._plain(fact, "late news", tool, *_output(output))
             case (AttachmentKept() | ToolMembershipChanged() | HandedOver() | TurnRecomposed()) as record:
@@ -195,7 +206,13 @@ class Reader:
                 return self._process(fact, fact.record)
             case (ScheduleCreated() | ScheduleFired() | ScheduleSkipped() | ScheduleChanged()) as record:
                 return self._plain(fact, "schedule", "-", of_schedule(record))
-            case TriggerSourceOpened() | SubscriptionChanged() | TriggerOccurred() | TriggerDeliveryFailed():
+            case (
+                TriggerSourceOpened()
+                | SubscriptionChanged()
+                | TriggerOccurred()
+                | TriggerDeliveryFailed()
+                | TriggerPruned()
+            ):
                 return self._trigger(fact, fact.record)
             case _:
                 return self._from_outside(fact, fact.record)
@@ -245,6 +262,8 @@ class Reader:
                 return self._plain(fact, "trigger", name, f"occurred, {len(deliveries)} wanted")
             case TriggerDeliveryFailed(subscription=name, failure=failure):
                 return self._plain(fact, "trigger", name, failure.code, "fail")
+            case TriggerPruned(occurrences=occurrences):
+                return self._plain(fact, "trigger", "pruned", f"of {occurrences} the old ones are gone")
 
     def _from_outside(self, fact: Fact, record: FromOutside) -> Line:
         """What somebody did to the session."""
@@ -255,6 +274,10 @@ class Reader:
                 return self._plain(fact, "grant", "-", f"revoked by {one_line(by, 40)}", "warn")
             case TitleSet(title=title):
                 return self._plain(fact, "title", "-", f'"{one_line(title, 48)}"')
+            case ModelSet(model=model):
+                return self._plain(
+                    fact, "model", one_line(model, 48) or "-", "from now on" if model else "the agent's again"
+                )
             case TagsSet(tags=tags):
                 return self._plain(fact, "tags", "-", one_line(", ".join(tags), 48) or "none")
             case RecordRedacted(seq=seq, origin=origin):
@@ -411,8 +434,8 @@ def _output(output: ToolOutput) -> tuple[str, str]:
             return "ok", "ok"
         case Failed(failure=failure):
             return f"failed: {one_line(failure.code, 40)}", "fail"
-        case InDoubt(reason=reason):
-            return f"in doubt ({DOUBTS[reason]})", "doubt"
+        case InDoubt(reason=reason, left_running=left):
+            return f"in doubt ({DOUBTS[reason]}{', left running' if left else ''})", "doubt"
         case NotRun():
             return "not run", "warn"
 

@@ -72,6 +72,11 @@ def db_flag(db: str) -> str:
     return f" --db {shlex.quote(_without_password(db))}" if db else ""
 
 
+def to_paste(text: str, db: str) -> str:
+    """A text with commands in it, each of which finds the store of this one."""
+    return re.sub(r"`(perdure [^`]*)`", lambda found: f"`{found[1]}{db_flag(db)}`", text)
+
+
 def _without_password(db: str) -> str:
     shown = re.sub(r"(://[^:@/?#]*):[^?#]*@", r"\1@", db)
     return re.sub(r"(?<=[?&])(ssl)?password=[^&#]*&?", "", shown).rstrip("?&")

@@ -25,7 +25,8 @@ _LEAST = 12
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of a table. On a narrow terminal its title is the `short` one, and the one that `gives` is cut."""
+    """A column of a table. On a narrow terminal its title is the `short` one, and those that `gives` are cut, the last
+    one first. What has to be typed again, and what is looked for, does not give."""
 
     title: str
     short: str = ""
@@ -87,7 +88,8 @@ def note(text: str) -> None:
 
 
 def table(columns: Sequence[Column], rows: Iterable[Sequence[str | Cell]]) -> None:
-    """Rows in aligned columns, without lines around them. On a narrow terminal the giving column is cut."""
+    """Rows in aligned columns, without lines around them. On a narrow terminal the giving columns are cut; if that is
+    not enough, lines are longer than it."""
     from rich.table import Table
 
     screen = console()
@@ -97,10 +99,16 @@ def table(columns: Sequence[Column], rows: Iterable[Sequence[str | Cell]]) -> No
     if sum(widths) > screen.width:
         titles = [column.short or column.title for column in columns]
         widths = _widths(titles, cells)
-    over = max(0, sum(widths) - screen.width)
-    grid = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0), header_style="dim", show_header=any(titles))
-    for column, title, width in zip(columns, titles, widths, strict=True):
-        room = max(_LEAST, width - over) if column.gives else width
+    rooms = _rooms(columns, widths, screen.width)
+    grid = Table(
+        box=None,
+        pad_edge=False,
+        padding=(0, _GAP, 0, 0),
+        header_style="dim",
+        show_header=any(titles),
+        width=sum(rooms) - _GAP,  # or it would be squeezed, column by column
+    )
+    for column, title, room in zip(columns, titles, rooms, strict=True):
         grid.add_column(
             title,
             justify="right" if column.right else "left",
@@ -120,6 +128,15 @@ def _widths(titles: Sequence[str], rows: Sequence[Sequence[Cell]]) -> list[int]:
         max([cell_len(title), *(cell_len(row[index].text) for row in rows)]) + _GAP
         for index, title in enumerate(titles)
     ]
+
+
+def _rooms(columns: Sequence[Column], widths: Sequence[int], width: int) -> list[int]:
+    """How wide the columns are on a terminal of this width."""
+    over, rooms = max(0, sum(widths) - _GAP - width), list(widths)
+    for index in reversed([index for index, column in enumerate(columns) if column.gives]):
+        rooms[index] = min(widths[index], max(_LEAST, widths[index] - over))
+        over -= widths[index] - rooms[index]
+    return rooms
 
 
 def _print_table(grid: Table, screen: Console) -> None:

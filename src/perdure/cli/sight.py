@@ -5,7 +5,7 @@ from __future__ import annotations
 from perdure.observe.why import Why, explain
 from perdure.runtime.runtime import Runtime
 from perdure.session.fold import CODE, SessionState, fold_all
-from perdure.store.protocol import StreamInfo
+from perdure.store.shapes import StreamInfo
 
 
 async def look(rt: Runtime, info: StreamInfo) -> tuple[Why, SessionState]:

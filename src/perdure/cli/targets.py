@@ -13,6 +13,7 @@ from typing import cast
 
 from perdure.cli.exits import debugging
 from perdure.errors import Code, Error
+from perdure.models.protocol import Model
 from perdure.runtime.agent import Agent
 from perdure.runtime.runtime import Runtime
 
@@ -79,7 +80,7 @@ def _invalid(what: str, because: str, hint: str) -> Error:
     return Error(Code.TARGET_INVALID, what, because=because, hint=hint)
 
 
-def runtime_for(target: str, *, store: str | None, model: str | None, worker: bool) -> Runtime:
+def runtime_for(target: str, *, store: str | None, model: str | Model | None, worker: bool) -> Runtime:
     """A runtime for what a target names: itself, or one around its agents.
 
     Raises:
@@ -104,7 +105,7 @@ def _made(make: FunctionType, target: str) -> object:
         raise _broken(f"{target} raised", problem) from problem
 
 
-def _adapted(runtime: Runtime, *, store: str | None, model: str | None, worker: bool) -> Runtime:
+def _adapted(runtime: Runtime, *, store: str | None, model: str | Model | None, worker: bool) -> Runtime:
     if worker and store is None:
         for agent in _on_model(tuple(runtime.agents.values()), model):
             runtime.agents[agent.name] = agent
@@ -125,5 +126,5 @@ def _agents(found: object, target: str) -> Sequence[Agent]:
     raise _invalid(f"{target} is a {given}", "it must be a Runtime, an Agent or a list of agents", "agent:app")
 
 
-def _on_model(agents: Sequence[Agent], model: str | None) -> Sequence[Agent]:
+def _on_model(agents: Sequence[Agent], model: str | Model | None) -> Sequence[Agent]:
     return agents if model is None else tuple(dataclasses.replace(agent, model=model) for agent in agents)

@@ -49,7 +49,7 @@ def pictures(rows: Sequence[Row]) -> list[TurnPicture]:
     begun: dict[str, Line] = {}
     said = ""
     for line in Reader().lines(rows):
-        if line.kind == "input":
+        if line.kind in ("input", "steer", "interrupt"):
             said = line.result
         elif line.kind == "turn" and line.name == "start":
             found.append(TurnPicture(line.turn or 0, line.at, said=said))

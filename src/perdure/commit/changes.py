@@ -57,6 +57,7 @@ class Redaction(msgspec.Struct, frozen=True, gc=False):
 
 
 REDACTED = "redacted"
+MODEL_SET = "model set"
 """The reason of the wake that a redaction leaves."""
 
 
@@ -110,7 +111,9 @@ class Intervention(msgspec.Struct, frozen=True, gc=False):
     `notes` are admitted records; one whose log key is taken is left out. `delivery` goes into the inbox; if it was
     admitted before, nothing at all is done. `withdraw` takes inbox rows back: each must still wait, and with
     `known_inbox` (the last row there was) nothing may have come behind them. `pause` pauses or resumes; if it is so
-    already, nothing is done. Pausing takes an idle stream from whoever holds it, so that nothing begins there.
+    already, nothing is done. Pausing takes an idle stream from whoever holds it, so that nothing begins there. `sends`
+    go into the inboxes of other streams with it; one that is not accepted changes nothing. If a log key of `unless` is
+    taken, nothing at all is done.
     """
 
     stream: StreamId
@@ -119,6 +122,8 @@ class Intervention(msgspec.Struct, frozen=True, gc=False):
     withdraw: tuple[int, ...] = ()
     known_inbox: int | None = None
     pause: Pause | None = None
+    sends: tuple[Delivery, ...] = ()
+    unless: tuple[str, ...] = ()
 
 
 def check_admissions(new: NewStream) -> None:

@@ -13,11 +13,12 @@ from typing import Literal, TypeAlias
 import msgspec
 
 from perdure.errors import Code, Error
-from perdure.ids import Fence, PromiseId, Seq, StreamId, WorkerId
+from perdure.ids import BlobHash, Fence, PromiseId, Seq, StreamId, WorkerId
 from perdure.inbox.admit import Admission, Admitted, Conflict, Delivery
 from perdure.vocab.blobs import Blob, blob_of
+from perdure.vocab.log_keys import PROCESS_END, key_of
 from perdure.vocab.promises import Ok, PromiseState, Resolution
-from perdure.vocab.records import FORMAT, PROCESS_END, Record, Row, SessionOpened, key_of, kind_of, read, write
+from perdure.vocab.records import FORMAT, Record, Row, SessionOpened, kind_of, read, write
 
 __all__ = [  # blobs are said in one breath with plans
     "MAX_COMMIT_BYTES",
@@ -126,6 +127,15 @@ class Snapshot(msgspec.Struct, frozen=True, gc=False):
     data: bytes
 
 
+class Prune(msgspec.Struct, frozen=True, gc=False):
+    """What an append takes out of its own stream, physically: records by their places, and the source keys of what was
+    admitted, so that these may be used again. The places stay empty. Whoever prunes must leave a log that folds to the
+    same."""
+
+    places: tuple[Seq, ...] = ()
+    source_keys: tuple[str, ...] = ()
+
+
 class Plan(msgspec.Struct, frozen=True, gc=False):
     """One owned append. `n` counts the appends of one fence from 1, without gaps.
 
@@ -136,9 +146,14 @@ class Plan(msgspec.Struct, frozen=True, gc=False):
     `sends` are put into the inboxes of other streams in the same transaction. What becomes of each is in the receipt
     and never a reason to refuse the plan.
 
+    `drops` are references to bytes that the stream gives up, so that bytes nobody else refers to are gone.
+
     `asks` makes promises for people. `uses` are answers that allow what this append records: each must be this
     stream's, given, unused and not expired by the store's clock, and is used up by it. `unless` are log keys that
-    would forbid it, if somebody has taken one.
+    would forbid it, if somebody has taken one. `prunes` is what goes with it.
+
+    `recovers`: what it records is what a worker that is gone has left, and that the same is begun again. That is no
+    progress: takeovers are counted on.
     """
 
     stream: StreamId
@@ -151,6 +166,7 @@ class Plan(msgspec.Struct, frozen=True, gc=False):
     waits: tuple[PromiseId, ...] = ()
     sends: tuple[Delivery, ...] = ()
     blobs: tuple[Blob, ...] = ()
+    drops: tuple[BlobHash, ...] = ()
     snapshot: Snapshot | None = None
     known_seq: Seq = NOTHING_YET
     ahead: int = 0
@@ -160,11 +176,23 @@ class Plan(msgspec.Struct, frozen=True, gc=False):
     asks: tuple[Ask, ...] = ()
     uses: tuple[PromiseId, ...] = ()
     unless: tuple[str, ...] = ()
+    recovers: bool = False
+    prunes: Prune | None = None
 
     @property
     def concerns_people(self) -> bool:
         """Whether it asks people or needs their leave: rare, and looked at with care."""
         return bool(self.asks or self.uses or self.unless)
+
+    @property
+    def is_rare(self) -> bool:
+        """Whether it needs what hardly any append does, so that no fast path has to know of it."""
+        return self.concerns_people or self.recovers or bool(self.drops) or self.prunes is not None
+
+    @property
+    def is_progress(self) -> bool:
+        """Whether it only carries on what stays with its worker: nobody else has anything to do because of it."""
+        return self.active and self.lease == "keep" and not (self.sends or self.asks)
 
 
 class Sent(msgspec.Struct, frozen=True, gc=False):
@@ -197,7 +225,8 @@ class Receipt(msgspec.Struct, frozen=True, gc=False):
     """Proof that a plan is durable, and what its owner could not know when it planned.
 
     `missed` are admitted records that others wrote since `known_seq`. `resolved` are waits that had already ended:
-    a plan with any of those did not park. `sent` has a verdict for each of its `sends`.
+    a plan with any of those did not park. `sent` has a verdict for each of its `sends`. `quiet` tells that it left the
+    stream with nothing to do: no turn under way, and no row in its inbox. A receipt that is repeated does not know.
     """
 
     stream: StreamId
@@ -209,6 +238,7 @@ class Receipt(msgspec.Struct, frozen=True, gc=False):
     resolved: tuple[tuple[PromiseId, Resolution], ...] = ()
     replayed: bool = False
     sent: tuple[Sent, ...] = ()
+    quiet: bool = False
 
 
 class StreamState(msgspec.Struct, frozen=True, gc=False):
@@ -370,6 +400,8 @@ def check_budget(plan: Plan) -> int:
             stream=plan.stream,
         )
     rows = len(plan.entries) + len(plan.sends) + len(plan.timers) + len(plan.waits) + len(plan.asks)
+    if plan.prunes is not None:
+        rows += len(plan.prunes.places)
     if rows > MAX_COMMIT_ROWS:
         raise Error(
             Code.STORE_COMMIT_ROW_BUDGET_EXCEEDED,

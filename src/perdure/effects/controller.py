@@ -19,7 +19,7 @@ from perdure.errors import Code, Error
 from perdure.ids import EffectId, WorkerId
 from perdure.inbox.admit import Delivery
 from perdure.vocab.effects import EffectKind, Envelope
-from perdure.vocab.outcomes import DurableStepOutcome, InDoubt, Outcome
+from perdure.vocab.outcomes import DirectUsage, DurableStepOutcome, InDoubt, Outcome
 from perdure.vocab.records import EffectSettled, EffectStarted, Record
 from perdure.vocab.tools import DoubtPolicy, EffectClass
 
@@ -42,6 +42,7 @@ class Care(msgspec.Struct, frozen=True):
 
     `keep_command` is for commands that cannot be derived from the records before them; it lets a mismatch say what
     exactly differs. `leave`: somebody had to allow it, so its start, which uses that up, is durable before dispatch.
+    `asks` is what it buys at least, if its end is never recorded.
     """
 
     effect: EffectClass = "once"
@@ -51,6 +52,7 @@ class Care(msgspec.Struct, frozen=True):
     record_start: bool = False
     keep_command: bool = True
     leave: bool = False
+    asks: DirectUsage | None = None
 
     @property
     def has_intent(self) -> bool:
@@ -61,6 +63,11 @@ class Care(msgspec.Struct, frozen=True):
     def waits(self) -> bool:
         """Whether what came before must be durable before dispatch, and the lease certain."""
         return self.leave or self.effect != "pure"
+
+
+def asking_care(asks: DirectUsage) -> Care:
+    """The care of a model call outside the conversation: it may be asked again, and nothing of it is free."""
+    return Care(effect="pure", record_start=True, keep_command=False, asks=asks)
 
 
 class Controller(Protocol):
@@ -221,6 +228,7 @@ def _started(envelope: Envelope, fingerprint: str, care: Care, worker: WorkerId)
         worker=worker if care.effect in ("once", "resumable") else WorkerId(""),
         deadline_at=care.deadline_at,
         due_at=care.due_at,
+        asks=care.asks,
     )
 
 

@@ -6,6 +6,7 @@ mismatch, noticed before anything else; a `once` effect that was started and not
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -23,7 +24,7 @@ from perdure.vocab.outcomes import (
     Outcome,
     ToolCallOutcome,
 )
-from perdure.vocab.records import EffectSettled, EffectStarted, Record
+from perdure.vocab.records import EffectSettled, EffectStarted, ModelJobBegun, Record
 from perdure.vocab.refs import part_id
 
 
@@ -100,6 +101,7 @@ class EffectJournal:
     def __init__(self) -> None:
         self._started: dict[EffectId, EffectStarted] = {}
         self._settled: dict[EffectId, EffectSettled] = {}
+        self._jobs: dict[EffectId, Json] = {}
 
     def fold(self, record: Record) -> None:
         """Take notice of one more record."""
@@ -107,6 +109,8 @@ class EffectJournal:
             self._started[record.id] = record
         elif isinstance(record, EffectSettled):
             self._settled[record.id] = record
+        elif isinstance(record, ModelJobBegun):
+            self._jobs[record.id] = record.job
 
     def unfold(self, record: Record) -> None:
         """A record was withdrawn before it was written: as if it had never been."""
@@ -143,6 +147,10 @@ class EffectJournal:
         settled = self._settled.get(effect)
         return settled.outcome if settled else None
 
+    def job(self, effect: EffectId) -> Json:
+        """What a provider works on by itself for an effect, if it said so."""
+        return self._jobs.get(effect)
+
     def ids(self) -> tuple[EffectId, ...]:
         """All effects that were started or settled."""
         return tuple({**self._started, **self._settled})
@@ -163,6 +171,14 @@ class EffectJournal:
     def unsettled(self) -> tuple[EffectStarted, ...]:
         """What was started and has no outcome."""
         return tuple(s for s in self._started.values() if s.id not in self._settled)
+
+
+def journal_of(records: Iterable[Record]) -> EffectJournal:
+    """The fold of records."""
+    journal = EffectJournal()
+    for record in records:
+        journal.fold(record)
+    return journal
 
 
 def _violation(envelope: Envelope, current: str, stored: str, command: Command | None) -> DeterminismViolation:

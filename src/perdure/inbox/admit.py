@@ -11,7 +11,8 @@ from perdure.errors import Code, Error
 from perdure.ids import BlobHash, Fence, InputId, PromiseId, StreamId, TurnId
 from perdure.inbox.items import CancelTurn, Input, Item, LateOutcome, Occurrence, Wake, write
 from perdure.vocab.blobs import Blob
-from perdure.vocab.records import ChildEnded, InputAdmitted, InputCancelled
+from perdure.vocab.children import ChildEnded
+from perdure.vocab.records import InputAdmitted, InputCancelled
 
 NOBODY = InputId("")
 
@@ -28,10 +29,9 @@ class Delivery(msgspec.Struct, frozen=True, gc=False):
 
     `agent` opens the stream if it does not exist yet, at the place that `queue` and `priority` say (None: that of its
     agent), with `opening` as its first record (None: that a session was opened), to be found by `tags`; without it
-    the stream must exist. With `once` it opens none whose name a deleted stream had: that is a conflict.
-    `blobs` are stored and
-    referred to in the same transaction; `refers` names bytes that the tenant has stored already. `sealed` is the item
-    as it is stored when it is not stored in the clear.
+    the stream must exist. With `once` it opens none whose name a deleted stream had, and with `fresh` it goes into none
+    that exists: both are conflicts. `blobs` are stored and referred to in the same transaction; `refers` names bytes
+    that the tenant has stored already. `sealed` is the item as it is stored when it is not stored in the clear.
     """
 
     stream: StreamId
@@ -48,6 +48,7 @@ class Delivery(msgspec.Struct, frozen=True, gc=False):
     opening: Opening | None = None
     tags: tuple[str, ...] = ()
     once: bool = False
+    fresh: bool = False
 
     @property
     def data(self) -> bytes:
@@ -56,10 +57,12 @@ class Delivery(msgspec.Struct, frozen=True, gc=False):
 
 
 class Admitted(msgspec.Struct, frozen=True, gc=False):
-    """New. `fence` is set when the sender was given the stream in the same transaction."""
+    """New. `fence` is set when the sender was given the stream in the same transaction; `opened` tells that the stream
+    was opened by this, and has nothing else in it."""
 
     inbox_id: int
     fence: Fence | None = None
+    opened: bool = False
 
 
 class Duplicate(msgspec.Struct, frozen=True, gc=False):

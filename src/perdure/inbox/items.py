@@ -8,9 +8,10 @@ import msgspec
 
 from perdure.codec import Json, encode
 from perdure.ids import CallId, EffectId, InputId, TurnId
+from perdure.vocab.children import ChildEnded
 from perdure.vocab.messages import InputPart
 from perdure.vocab.outcomes import ToolOutput
-from perdure.vocab.records import ChildEnded, InputMode
+from perdure.vocab.records import InputMode
 from perdure.vocab.wire import Value, read_stored
 
 

@@ -9,7 +9,7 @@ from typing import cast
 from perdure import codec
 from perdure.codec import Json
 from perdure.errors import Error
-from perdure.models.protocol import ModelReply, ModelRequest, ProviderCall
+from perdure.models.protocol import AnswerPart, ModelReply, ModelRequest, ProviderCall
 from perdure.session.view import CORRECTION
 from perdure.vocab.messages import AttachmentRef, File, Image, Message, Text, Thinking, ToolResult
 from perdure.vocab.usage import Usage
@@ -109,8 +109,14 @@ def _weight(message: Message) -> str:
     return codec.encode(message.parts).decode()
 
 
-def _reply_weight(part: Text | Thinking | ProviderCall) -> str:
-    return part.name + part.arguments if isinstance(part, ProviderCall) else part.text
+def _reply_weight(part: AnswerPart) -> str:
+    match part:
+        case ProviderCall(name=name, arguments=arguments):
+            return name + arguments
+        case Text(text=text) | Thinking(text=text):
+            return text
+        case _:
+            return ""
 
 
 def _tokens(texts: list[str]) -> int:

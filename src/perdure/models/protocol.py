@@ -9,14 +9,29 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
-from typing import NoReturn, Protocol, TypeAlias, cast
+from typing import NoReturn, Protocol, TypeAlias, cast, runtime_checkable
+
+from msgspec.structs import replace
 
 from perdure import codec
 from perdure.codec import Json
 from perdure.errors import Error
 from perdure.ids import BlobHash, CallId, TurnId
+from perdure.vocab.blobs import Blob, blob_of
 from perdure.vocab.effects import ToolChoice
-from perdure.vocab.messages import FinishReason, Message, Reply, ReplyPart, Text, Thinking, ToolCall
+from perdure.vocab.messages import (
+    AttachmentRef,
+    File,
+    FinishReason,
+    Image,
+    Message,
+    Opaque,
+    Reply,
+    ReplyPart,
+    Text,
+    Thinking,
+    ToolCall,
+)
 from perdure.vocab.outcomes import LlmError
 from perdure.vocab.tools import ToolDefinition
 from perdure.vocab.usage import Usage
@@ -33,7 +48,7 @@ class ModelRequest:
 
     `attachments` holds the bytes of every picture and file in the messages, by the hash of its reference. `output_spec`
     is what the last answer must be: `{"name": …, "schema": a JSON schema of an object}`; a provider that can force a
-    model to keep to it should.
+    model to keep to it should. `job` is what a `JobBegun` of an earlier attempt said: the answer is bought already.
     """
 
     model: str
@@ -44,6 +59,7 @@ class ModelRequest:
     settings: Json = None
     output_spec: Json = None
     attachments: Mapping[BlobHash, bytes] = field(default_factory=dict[BlobHash, bytes])
+    job: Json = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,33 +77,68 @@ class ThinkingDelta:
 
 
 @dataclass(frozen=True, slots=True)
+class HiddenDelta:
+    """A bit more of what nobody is shown while it is written: the name or the arguments of a call, a file."""
+
+    chars: int
+
+
+@dataclass(frozen=True, slots=True)
+class ComesWhole:
+    """What is asked for comes in one piece: until then, silence means nothing."""
+
+
+@dataclass(frozen=True, slots=True)
 class ProviderCall:
     """A tool call as the wire has it: the provider's id, and arguments that are still text."""
 
     provider_id: str
     name: str
     arguments: str
+    state: Json = None
+    route: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class MadeFile:
+    """A picture or file that a model made: its bytes are stored, and the reply refers to them."""
+
+    data: bytes
+    media_type: str
+    state: Json = None
+    route: str = ""
+
+
+AnswerPart: TypeAlias = Text | Thinking | ProviderCall | MadeFile | Opaque
 
 
 @dataclass(frozen=True, slots=True)
 class ModelReply:
-    """One complete answer, before its calls got our ids."""
+    """One complete answer, before its calls got our ids and its files their references."""
 
-    parts: tuple[Text | Thinking | ProviderCall, ...]
+    parts: tuple[AnswerPart, ...]
     finish: FinishReason
     usage: Usage
     model: str
 
 
-ModelEvent: TypeAlias = TextDelta | ThinkingDelta | ModelReply
+@dataclass(frozen=True, slots=True)
+class JobBegun:
+    """The provider works on the answer by itself; whoever asks again with this `job` waits for that one."""
+
+    job: Json
+
+
+ModelEvent: TypeAlias = TextDelta | ThinkingDelta | HiddenDelta | ComesWhole | JobBegun | ModelReply
 
 
 class ModelError(Exception):
-    """A model call gave no reply; `error` says why, and whether asking again can help."""
+    """A model call gave no reply; `error` says why, and whether asking again can help, `spent` what it cost."""
 
-    def __init__(self, error: LlmError) -> None:
+    def __init__(self, error: LlmError, spent: Usage = Usage()) -> None:
         super().__init__(f"{error.kind}: {error.message}")
         self.error = error
+        self.spent = spent
 
 
 class Model(Protocol):
@@ -101,9 +152,29 @@ class Model(Protocol):
     def stream(self, request: ModelRequest) -> AsyncIterator[ModelEvent]:
         """Answer: any number of deltas, then the whole reply.
 
+        Who says nothing for long (`Agent(stall_timeout=)`) is taken for stuck; who cannot stream yields `ComesWhole`.
+
         Raises:
             ModelError: instead of a reply, also after deltas.
         """
+        ...
+
+
+@runtime_checkable
+class CancelsJobs(Protocol):
+    """A model whose provider can be told that nobody wants a job any more."""
+
+    async def cancel(self, job: Json) -> None:
+        """Give up what a `JobBegun` told of. May raise anything."""
+        ...
+
+
+@runtime_checkable
+class KnowsPrices(Protocol):
+    """A model that knows what it costs."""
+
+    async def priced(self, usage: Usage) -> Usage:
+        """The same tokens of one call, with their price if it is known."""
         ...
 
 
@@ -114,15 +185,29 @@ def adopt(reply: ModelReply, *, turn: TurnId, iteration: int) -> Reply:
     for part in reply.parts:
         match part:
             case Text(text=text):
-                parts.append(Text(text=_clean(text)))
-            case Thinking():
-                parts.append(
-                    Thinking(text=_clean(part.text), signature=_clean(part.signature), route=_clean(part.route))
-                )
+                parts.append(replace(part, text=clean(text)))
+            case Thinking(text=text, signature=signature, route=route):
+                parts.append(replace(part, text=clean(text), signature=clean(signature), route=clean(route)))
+            case MadeFile():
+                parts.append(_kept(part))
+            case Opaque():
+                parts.append(part)
             case ProviderCall():
                 parts.append(_adopt_call(part, CallId(f"{turn}.{iteration}.{index}")))
                 index += 1
-    return Reply(parts=tuple(parts), finish=_finish(reply.finish, index), usage=reply.usage, model=_clean(reply.model))
+    return Reply(parts=tuple(parts), finish=_finish(reply.finish, index), usage=reply.usage, model=clean(reply.model))
+
+
+def made_files(reply: ModelReply) -> tuple[Blob, ...]:
+    """The bytes that an adopted reply refers to."""
+    return tuple(blob_of(part.data, part.media_type) for part in reply.parts if isinstance(part, MadeFile))
+
+
+def _kept(made: MadeFile) -> Image | File:
+    stored = blob_of(made.data, made.media_type)
+    ref = AttachmentRef(hash=stored.hash, media_type=stored.media_type, size=len(stored.data))
+    part = Image if made.media_type.startswith("image/") else File
+    return part(ref=ref, state=made.state, route=made.route)
 
 
 def _finish(said: FinishReason, calls: int) -> FinishReason:
@@ -133,13 +218,13 @@ def _finish(said: FinishReason, calls: int) -> FinishReason:
 
 
 def _adopt_call(call: ProviderCall, id: CallId) -> ToolCall:
-    name = "" if not call.name.strip() else _capped(_clean(call.name), MAX_NAME_BYTES)
-    provider_id = _clean(call.provider_id)
+    name = "" if not call.name.strip() else _capped(clean(call.name), MAX_NAME_BYTES)
+    provider_id = clean(call.provider_id)
     args = _object(call.arguments) if name else None
     if args is None:
-        raw = _capped(_clean(call.arguments), MAX_MALFORMED_BYTES)
+        raw = _capped(clean(call.arguments), MAX_MALFORMED_BYTES)
         return ToolCall(id=id, name=name, args={}, provider_id=provider_id, malformed=raw)
-    return ToolCall(id=id, name=name, args=args, provider_id=provider_id)
+    return ToolCall(id=id, name=name, args=args, provider_id=provider_id, state=call.state, route=call.route)
 
 
 def _object(text: str) -> dict[str, Json] | None:
@@ -173,9 +258,15 @@ def _depth_within(value: Json, left: int) -> bool:
     return True
 
 
-def _clean(text: str) -> str:
-    # A lone surrogate cannot be stored, and a reply is too precious to be refused for one.
-    return text.encode("utf-8", "replace").decode()
+def clean(text: str) -> str:
+    """A text that can be stored. Halves of one character are joined, and a half alone (a lone surrogate) is replaced:
+    a reply is too precious to be refused for one."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        joined = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
+        return joined.encode("utf-8", "replace").decode()
+    return text
 
 
 def _capped(text: str, limit: int) -> str:

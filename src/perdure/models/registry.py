@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from difflib import get_close_matches
 
 from perdure.errors import Code, Error
 from perdure.models.protocol import Model
+from perdure.models.providers.names import PROVIDERS
+from perdure.models.providers.provided import ProviderModel, provider_model
 from perdure.models.simulated import EchoModel, TravelModel
 
 SIMULATED: Mapping[str, Callable[[], Model]] = {"sim:echo": EchoModel, "sim:travel": TravelModel}
-PROVIDERS = frozenset(
-    {"anthropic", "azure", "bedrock", "cohere", "deepseek", "gemini", "google", "google-vertex", "groq", "mistral"}
-    | {"ollama", "openai", "openrouter", "vertex", "xai"}
-)
 
 
 def resolve(spec: str | Model) -> Model:
-    """The model a specification names; a model is itself.
+    """The model a specification names; a model is itself. One of a provider needs its key only when it is asked.
 
     Raises:
         Error: `model_unknown`, listing what exists.
@@ -25,23 +24,48 @@ def resolve(spec: str | Model) -> Model:
         return _checked(spec)
     if make := SIMULATED.get(spec):
         return make()
-    provider, colon, _ = spec.partition(":")
-    exists = ", ".join(SIMULATED)
-    if colon and provider in PROVIDERS:
-        raise Error(
-            Code.MODEL_UNKNOWN,
-            f"the model {spec!r} cannot be used yet",
-            because="providers arrive in a later release",
-            hint=f"stay offline with --model sim:echo (there are: {exists}), or pass your own Model object",
-            model=spec,
-        )
+    if provided := provider_model(spec):
+        return provided
+    simulated, providers = ", ".join(SIMULATED), ", ".join(f"{name}:…" for name in PROVIDERS)
     raise Error(
         Code.MODEL_UNKNOWN,
         f"there is no model {spec!r}",
-        because=f"the models are: {exists}",
-        hint="stay offline with --model sim:echo, or pass your own Model object",
+        because=f"the models are: {simulated}, {providers}",
+        hint=_meant(spec) or "stay offline with --model sim:echo, or pass your own Model object",
         model=spec,
     )
+
+
+def _meant(spec: str) -> str:
+    """What somebody may have wanted to write."""
+    word, _, model = spec.partition(":")
+    if word in PROVIDERS:
+        return f"name the model as the provider does, such as {word}:{model.strip() or 'some-model'}"
+    known = [*SIMULATED, *(f"{name}:{model}" for name in PROVIDERS if word != "sim")]
+    near = get_close_matches(spec, known, n=1)
+    return f"did you mean {near[0]}?" if near else ""
+
+
+async def check_ready(model: Model) -> None:
+    """Whether a model could be asked from here: one of a provider needs its SDK and a key.
+
+    Raises:
+        Error: `model_key_missing`, `model_package_missing`.
+    """
+    if isinstance(model, ProviderModel):
+        await model.check()
+
+
+def at_address(spec: str, base_url: str) -> Model:
+    """A model of a provider that is reached at this address.
+
+    Raises:
+        Error: `model_unknown`; `invalid_argument` if it is no model of a provider.
+    """
+    model = resolve(spec)
+    if not isinstance(model, ProviderModel):
+        raise Error(Code.INVALID_ARGUMENT, f"{spec} has no address", because="it is not a model of a provider")
+    return model.at(base_url)
 
 
 def _checked(model: Model) -> Model:

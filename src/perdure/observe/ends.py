@@ -7,9 +7,10 @@ from collections.abc import Iterable
 from perdure.ids import StreamId, TurnId
 from perdure.inbox.items import Input
 from perdure.store.protocol import Store
+from perdure.vocab.log_keys import end_key, gate_key, open_key
 from perdure.vocab.messages import Reply
 from perdure.vocab.outcomes import LlmCallOutcome
-from perdure.vocab.records import CancelRequested, EffectSettled, Record, Row, TurnEnded, end_key, gate_key, open_key
+from perdure.vocab.records import CancelRequested, EffectSettled, Record, Row, TurnEnded
 
 
 async def end_of(store: Store, stream: StreamId, turn: TurnId) -> Row | None:

@@ -10,17 +10,23 @@ from perdure.errors import Code, Error
 from perdure.ids import CallId, EffectId, Seq, TurnId
 from perdure.vocab.records import Record
 
+LAST = 2**63
+"""No store counts further."""
+
 
 @dataclass(frozen=True, slots=True)
 class Cursor:
-    """A place in a session: after this record, and after so many characters of that attempt's live text."""
+    """A place in a session: after this record, and after so many characters of that attempt's live text, in that run
+    of it."""
 
     seq: Seq = Seq(0)
     effect: EffectId = EffectId("")
     offset: int = 0
+    run: int = 0
 
     def __str__(self) -> str:
-        return urlsafe_b64encode(f"{self.seq}:{self.effect}:{self.offset}".encode()).decode().rstrip("=")
+        seq = f"{self.seq}.{self.run}" if self.run else str(self.seq)
+        return urlsafe_b64encode(f"{seq}:{self.effect}:{self.offset}".encode()).decode().rstrip("=")
 
     @staticmethod
     def parse(text: str) -> Cursor:
@@ -34,11 +40,13 @@ class Cursor:
         if not text:
             return Cursor()
         try:
-            seq, rest = urlsafe_b64decode(text + "=" * (-len(text) % 4)).decode().split(":", 1)
+            place, rest = urlsafe_b64decode(text + "=" * (-len(text) % 4)).decode().split(":", 1)
+            seq, _, run = place.partition(".")
             effect, offset = rest.rsplit(":", 1)
-            if not (seq.isdecimal() and offset.isdecimal()):
+            numbers = [int(one) if one.isascii() and one.isdecimal() else -1 for one in (seq, offset, run or "0")]
+            if place.endswith(".") or not all(0 <= one < LAST for one in numbers):
                 raise ValueError(text)
-            return Cursor(Seq(int(seq)), EffectId(effect), int(offset))
+            return Cursor(Seq(numbers[0]), EffectId(effect), numbers[1], numbers[2])
         except ValueError:
             raise Error(
                 Code.INVALID_CURSOR,
@@ -67,6 +75,18 @@ class Delta:
     text: str
     thinking: bool = False
     type: Literal["delta"] = "delta"
+
+
+@dataclass(frozen=True, slots=True)
+class Superseded:
+    """The pieces of a reply that were shown so far, this many characters, are void: the model is asked again, or its
+    attempt has failed. `turn` is blank if they were shown before the cursor this observer came with."""
+
+    cursor: Cursor
+    turn: TurnId
+    effect: EffectId
+    chars: int
+    type: Literal["superseded"] = "superseded"
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,4 +127,4 @@ class Gap:
 
 
 Live: TypeAlias = Delta | Progress | OutputDelta
-Event: TypeAlias = Fact | Live | Gap
+Event: TypeAlias = Fact | Live | Superseded | Gap

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypedDict
@@ -80,8 +81,8 @@ def who_can_answer(kind: Literal["approval", "doubt"], promise: PromiseId) -> st
     """How a question to people is answered, in words."""
     id = ask_id(kind, promise)
     if kind == "approval":
-        return f"rt.approvals.approve({id!r}, by=...) or .deny(...); `perdure approvals approve {id}`"
-    return f"rt.approvals.settle({id!r}, ..., by=...); `perdure approvals settle {id}`"
+        return f"rt.approvals.approve({id!r}, by=...) or .deny(...); `perdure approvals approve {id}` or `deny`"
+    return f"rt.approvals.settle({id!r}, ..., by=...); `perdure approvals settle {id} OUTCOME`"
 
 
 async def pending(store: Store, stream: StreamId) -> tuple[PendingItem, ...]:
@@ -186,19 +187,20 @@ def _item(started: EffectStarted, ref: EffectRef | PartRef, at: _Place, ended: D
     decision = decision_owed(started, at.session, at.turn, at.since)
     match started.command, ref:
         case AwaitEvent(key=key, about=PreparedToolCall() as about), _ if isinstance(key.wait, ClientResult):
-            who = f"the client: session.post_result({about.call_id!r}, ...)"
+            who = f"the client: session.post_result({about.call_id!r}, ...); `perdure sessions post {_word(at)}`"
             what = f"the client's result of tool {about.tool_name}"
             yield PendingClientCall(**_fields(started, at, "client_call", about.call_id, what, who), args=about.args)
         case AwaitEvent(key=key, about=PreparedToolCall() as about), _ if isinstance(key.wait, UserAnswer):
             asked = () if started.redacted else questions_of(about.args)
-            who = f"a person: session.answer({about.call_id!r}, {{...}}, by=...)"
+            who = f"a person: session.answer({about.call_id!r}, {{...}}, by=...); `perdure sessions answer {_word(at)}`"
             what = "a person's answer to " + "; ".join(_short(question.question) for question in asked)
             fields = _fields(started, at, "question", about.call_id, what, who)
             yield PendingQuestion(**fields, questions=asked)
         case AwaitEvent(about=PreparedToolCall()), _ if decision is not None:
             yield decision
         case AwaitEvent(), PartRef(kind="event", name=name):
-            who = f"session.resolve({name!r}, ...), or the key that was handed out"
+            command = f"`perdure resolve {_word(at)} {shlex.quote(name)}`"
+            who = f"session.resolve({name!r}, ...), or the key that was handed out; {command}"
             yield _plain(started, at, "event", name, f"event {name!r} of tool {_tool(at)}", who)
         case AwaitEvent(), EffectRef(tail="completion") if ended is None:
             who = "whoever has the key that was handed out"
@@ -219,19 +221,24 @@ def _short(question: str) -> str:
 
 
 def _fields(started: EffectStarted, at: _Place, kind: PendingKind, id: str, what: str, who: str) -> _Fields:
+    about = started.command.about if isinstance(started.command, AwaitEvent) else None
     return _Fields(
         kind=kind,
         id=id,
         session=at.session,
         turn=at.turn,
         effect=started.id,
-        call=at.call.id if at.call else None,
-        tool=_tool(at),
+        call=about.call_id if about else at.call.id if at.call else None,
+        tool=about.tool_name if about else _tool(at),
         what=what,
         who=who,
         since=at.since,
         until=at.until,
     )
+
+
+def _word(at: _Place) -> str:
+    return shlex.quote(at.session)
 
 
 def _tool(at: _Place) -> str:

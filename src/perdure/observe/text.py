@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from perdure.ids import EffectId
-from perdure.observe.events import Delta, Event, Fact
+from perdure.observe.events import Delta, Event, Fact, Superseded
 from perdure.vocab.messages import Reply
 from perdure.vocab.outcomes import LlmCallOutcome
 from perdure.vocab.records import EffectSettled
@@ -28,6 +28,9 @@ class TextFlow:
                 lead = self._line(effect)
                 self._shown += text
                 return lead + text
+            case Superseded(effect=effect) if effect == self._effect:
+                self._effect = None  # what is said next begins on a line of its own
+                return ""
             case Fact(record=EffectSettled(id=effect, outcome=LlmCallOutcome(reply=Reply() as reply))) if reply.text:
                 lead = self._line(effect)
                 shown, self._effect = self._shown, None

@@ -9,7 +9,8 @@ from perdure.codec import encode
 from perdure.errors import Error
 from perdure.ids import EffectId, InputId, TurnId
 from perdure.session.fold import SessionState, fold_all
-from perdure.store.protocol import Loaded, StreamInfo
+from perdure.store.shapes import Loaded, StreamInfo
+from perdure.vocab.log_keys import key_of, revocation_key
 from perdure.vocab.messages import Reply
 from perdure.vocab.outcomes import (
     CompletedToolCall,
@@ -33,8 +34,6 @@ from perdure.vocab.records import (
     SessionOpened,
     TurnEnded,
     TurnOpened,
-    key_of,
-    revocation_key,
 )
 from perdure.vocab.refs import is_part
 

@@ -13,7 +13,8 @@ from perdure.inbox.items import Input
 from perdure.observe.pending import PendingItem, answered, items
 from perdure.session.fold import CODE, SessionState, cancel_of, fold_all
 from perdure.store.permits import Permit
-from perdure.store.protocol import Loaded, Place, Store, StreamInfo
+from perdure.store.protocol import Store
+from perdure.store.shapes import Loaded, Place, StreamInfo
 from perdure.vocab.approvals import approved, did_not_happen
 from perdure.vocab.messages import Reply
 from perdure.vocab.outcomes import AwaitEventOutcome, CompletedToolCall, Done, LlmCallOutcome, ToolCallOutcome
@@ -68,7 +69,8 @@ async def explain(store: Store, stream: StreamId, *, now: int, places: Mapping[s
     if info.paused is not None:
         rows = await store.read(stream)
         open_rows = [row for row in rows if row.seq >= state.turn_seq] if state.open_turn else []
-        return _paused(info, state, queued, rows, _noted(_under_way(open_rows), await answered(store, open_rows)))
+        waiting, _ = _waited_for(info, state, open_rows, await answered(store, open_rows))
+        return _paused(info, state, queued, rows, waiting)
     if state.open_turn is None:
         queue = info.queue or (places or {}).get(info.agent, Place()).queue
         return _between_turns(info, queued, loaded, await _seats(store, queue) if queued else "")
@@ -161,11 +163,8 @@ def _within_turn(
     known: set[EffectId],
 ) -> Why:
     turn = state.open_turn
-    assert turn is not None
-    named = items(SessionId(stream_names(info.stream)[2]), turn, rows)
-    held = {item.effect: item for item in named if item.effect not in known}
-    told = (_told(item, held.get(item.effect) if item.effect else None) for item in _under_way(rows))
-    waiting = (*_noted(tuple(told), known), *wanted)
+    under_way, held = _waited_for(info, state, rows, known)
+    waiting = (*under_way, *wanted)
     what = "; ".join(item.what for item in waiting) or "the next step"
     behind = f"{_behind(queued)} behind this turn" if queued else ""
     at_work = info.owner is not None and info.owner_alive
@@ -183,11 +182,24 @@ def _within_turn(
     return Why("running", f"waiting for {what}{behind}", state.open_turn, waiting, queued, info.owner)
 
 
+def _waited_for(
+    info: StreamInfo, state: SessionState, rows: Sequence[Row], known: set[EffectId]
+) -> tuple[tuple[Waiting, ...], dict[EffectId, PendingItem]]:
+    """What is under way in the open turn, and what of it somebody outside must bring."""
+    if state.open_turn is None:
+        return (), {}
+    named = items(SessionId(stream_names(info.stream)[2]), state.open_turn, rows)
+    held = {item.effect: item for item in named if item.effect not in known}
+    told = (_told(item, held.get(item.effect) if item.effect else None) for item in _under_way(rows))
+    return _noted(tuple(told), known), held
+
+
 def _told(waiting: Waiting, held: PendingItem | None) -> Waiting:
-    """What is waited for in the words of what it is, with who can bring it."""
+    """What is waited for in the words of what it is, until when, and who can bring it."""
     if held is None:
         return waiting
-    return replace(waiting, what=held.what if held.kind in _IN_THEIR_WORDS else waiting.what, who=held.who)
+    what = held.what if held.kind in _IN_THEIR_WORDS else waiting.what
+    return replace(waiting, what=what, until=held.until, who=held.who)
 
 
 _IN_THEIR_WORDS = ("client_call", "question")

@@ -12,6 +12,7 @@ from typing import cast
 
 from perdure.codec import Json, digest
 from perdure.errors import Code, Error
+from perdure.processes.commands import EVENT_TYPES
 from perdure.processes.visibility import OBSERVER_ADDED, OBSERVER_REMOVED
 from perdure.vocab.records import ProcessEvent
 from perdure.vocab.registrations import (
@@ -36,6 +37,8 @@ from perdure.vocab.registrations import (
 CANCEL_REQUESTED = "process.cancel_requested"
 STEPS_UNUSED = "process.steps_unused"
 WAKE_DISCARDED = "process.wake_discarded"
+PHASE = "process.phase"
+"""A named stretch of a process begins or ends: `ctx.phase(name)`."""
 COMPLETED: dict[Ending, str] = {
     "completed": "process.completed",
     "failed": "process.failed",
@@ -51,6 +54,7 @@ CORE: dict[str, EventType] = {
         EventType(name="process.resumed"),
         EventType(name=STEPS_UNUSED),
         EventType(name=WAKE_DISCARDED),
+        EventType(name=PHASE),
         EventType(name=OBSERVER_ADDED),
         EventType(name=OBSERVER_REMOVED),
         *(EventType(name=name, semantics=Semantics(terminal=ending)) for ending, name in COMPLETED.items()),
@@ -115,13 +119,19 @@ def type_of(registration: Registration, name: str) -> EventType:
     return declared
 
 
+RESERVED = frozenset(
+    {STEPS_UNUSED, WAKE_DISCARDED, PHASE, OBSERVER_ADDED, OBSERVER_REMOVED, *(one.name for one in EVENT_TYPES)}
+)
+"""Events by which the runtime keeps its books, those of commands included."""
+
+
 def check_sayable(name: str, process_id: str) -> None:
     """Refuse events by which the runtime itself keeps a process's books: nobody else writes them.
 
     Raises:
         Error: `process_event_undeclared`.
     """
-    if name in (STEPS_UNUSED, WAKE_DISCARDED, OBSERVER_ADDED, OBSERVER_REMOVED):
+    if name in RESERVED:
         raise Error(
             Code.PROCESS_EVENT_UNDECLARED,
             f"the event {name} cannot be said; nothing was written",

@@ -53,8 +53,7 @@ def owed(record: ProcessRecord, worker: WorkerId, *, stuck_for: int = 0, watched
     if record.output is not None:
         return Rest("it has ended")
     if record.abandon is not None:
-        by, reason = record.abandon.by, record.abandon.reason
-        return End(ending(record, ProcessWasAbandoned(by=by, reason=reason), authority="reconciled_abandon"))
+        return End(abandoned(record))
     registration = record.known
     if registration.recovery == "externally_owned":
         if not watched:
@@ -79,6 +78,12 @@ def cancelled(record: ProcessRecord) -> ProcessEvent:
     reason = select(Pointer(path="/reason"), record.cancel.payload) if record.cancel is not None else ""
     reason = reason if isinstance(reason, str) else ""
     return ending(record, ProcessWasCancelled(reason=reason))
+
+
+def abandoned(record: ProcessRecord) -> ProcessEvent:
+    """The end of a process that was given up, and that nobody runs."""
+    by, reason = (record.abandon.by, record.abandon.reason) if record.abandon is not None else ("", "")
+    return ending(record, ProcessWasAbandoned(by=by, reason=reason), authority="reconciled_abandon")
 
 
 def ending(record: ProcessRecord, output: ProcessOutput, *, authority: str = "") -> ProcessEvent:

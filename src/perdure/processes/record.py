@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from perdure.codec import Json
 from perdure.ids import EffectId, PromiseId, Seq, WorkerId
-from perdure.processes.events import CANCEL_REQUESTED, SIGNAL, STEPS_UNUSED
+from perdure.processes.events import CANCEL_REQUESTED, PHASE, SIGNAL, STEPS_UNUSED
 from perdure.processes.visibility import OBSERVER_ADDED, OBSERVER_REMOVED, observers
 from perdure.vocab.effects import AwaitEvent
 from perdure.vocab.outcomes import AwaitEventOutcome
@@ -54,6 +54,14 @@ class Waiting(Value, frozen=True):
     until: int | None = None
 
 
+class Phase(Value, frozen=True):
+    """A named stretch of a process: since when, and until when if it is over."""
+
+    name: str
+    since: int
+    until: int | None = None
+
+
 class ProcessRecord(Value, frozen=True):
     """What is known of a process. `unused_steps` are recorded, and the code that ended it does not have them.
     `observers` are the sessions that it is seen from, as long as they exist: that of whoever started it, and those it
@@ -75,6 +83,7 @@ class ProcessRecord(Value, frozen=True):
     events: int = 0
     unused_steps: tuple[str, ...] = ()
     observers: tuple[SessionScope, ...] = ()
+    phases: tuple[Phase, ...] = ()
 
     @property
     def status(self) -> Status:
@@ -136,9 +145,20 @@ def _event(record: ProcessRecord, event: ProcessEvent, at: int) -> ProcessRecord
         return replace(record, cancel=event)
     if event.event in (OBSERVER_ADDED, OBSERVER_REMOVED):
         return replace(record, observers=observers(record.observers, event.event, event.payload))
+    if event.event == PHASE:
+        return replace(record, phases=_phases(record.phases, event.payload, at))
     if event.event == STEPS_UNUSED:
         return replace(record, unused_steps=tuple(event.payload["steps"]))
     return record
+
+
+def _phases(known: tuple[Phase, ...], payload: Json, at: int) -> tuple[Phase, ...]:
+    """The phases with one that began, or without the latest open one of that name being open."""
+    name = payload["phase"]
+    if payload["edge"] == "begun":
+        return (*known, Phase(name=name, since=at))
+    last = max((i for i, one in enumerate(known) if one.name == name and one.until is None), default=None)
+    return tuple(replace(one, until=at) if i == last else one for i, one in enumerate(known))
 
 
 def fold_all(rows: Iterable[Row]) -> ProcessRecord:
@@ -189,3 +209,11 @@ class Signals:
                 return None
             self._given[key.key_id] = Ok(value=came.pop(0))
         return self._given[key.key_id]
+
+    def take_back(self, key: AwaitEventKey) -> bool:
+        """Whoever was given a signal goes without it: it is the next one again. False if there was none."""
+        assert isinstance(key.wait, ProcessSignal)
+        given = self._given.pop(key.key_id, None)
+        if given is not None:
+            self._came.setdefault(key.wait.name, []).insert(0, given.value)
+        return given is not None

@@ -55,6 +55,10 @@ def environment(options: Json, policy: Json) -> tuple[str, Blob]:
     return f"process-env:sha256:{blob.hash}", blob
 
 
+NOTHING_CAPTURED = environment({}, {})[0]
+"""The environment of most processes."""
+
+
 def check_registration(asked: Registration) -> None:
     """Refuse what cannot be registered.
 

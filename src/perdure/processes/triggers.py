@@ -30,25 +30,29 @@ from perdure.vocab.triggers import (
     SubscriptionState,
     TriggerDelivery,
     TriggerOccurred,
+    TriggerPruned,
     TriggerSourceOpened,
 )
 from perdure.vocab.wire import Value
 
 OWNER = "trigger:"
 """What stands in a source's row in place of an agent: every worker serves them."""
-CODE = "trigger-1"
+CODE = "trigger-2"
 MAX_SUBSCRIPTIONS = 100
 """Of one source: what they are started with goes into one transaction."""
 MAX_PAYLOAD_BYTES = 65_536
 
 
 class SourceState(Value, frozen=True):
-    """What is known of a source. `last` is what happened last."""
+    """What is known of a source. `last` is what happened last; what can be pruned some day is there since `since` (0:
+    nothing is), and was pruned before at `pruned`."""
 
     seq: Seq = Seq(0)
     known: dict[str, SubscriptionState] = {}  # noqa: RUF012 - a default of a frozen value
     occurrences: int = 0
     last: str = ""
+    since: int = 0
+    pruned: Seq = Seq(0)
 
     @property
     def living(self) -> tuple[SubscriptionState, ...]:
@@ -104,10 +108,15 @@ def fold(state: SourceState, row: Row) -> SourceState:
     """One more record."""
     state = replace(state, seq=row.seq)
     match row.record:
-        case SubscriptionChanged(subscription=now):
-            return replace(state, known=state.known | {now.id: now})
+        case SubscriptionChanged(subscription=now, change=change):
+            since = state.since or (row.at if change != "registered" else 0)
+            return replace(state, known=state.known | {now.id: now}, since=since)
         case TriggerOccurred(occurrence=occurrence):
-            return replace(state, occurrences=state.occurrences + 1, last=occurrence)
+            counted = state.occurrences + 1
+            return replace(state, occurrences=counted, last=occurrence, since=state.since or row.at)
+        case TriggerPruned(occurrences=occurrences, subscriptions=gone, since=since):
+            known = {id: one for id, one in state.known.items() if id not in gone}
+            return replace(state, known=known, occurrences=occurrences, since=since, pruned=row.seq)
         case _:
             return state
 
@@ -123,10 +132,20 @@ def fold_all(rows: Iterable[Row], state: SourceState | None = None) -> SourceSta
 # --- something happens
 
 
+def source_key(key: str) -> str:
+    """Under which the key of an occurrence is remembered."""
+    return f"occ:{key}"
+
+
+def deletion_key(gone: SubscriptionState) -> str:
+    """Under which whoever serves a source is told that a subscription was deleted."""
+    return f"del:{gone.id}:{gone.revision}"
+
+
 def occurring(stream: StreamId, key: str, payload: Json, *, session: str = "", at: int) -> Delivery:
     """The delivery that says that something happened at a source."""
     item = Occurrence(occurrence=occurrence_id(stream, key), key=key, payload=payload, session=session)
-    return addressed(stream, f"occ:{key}", ("occurrence", payload, session), item, at)
+    return addressed(stream, source_key(key), ("occurrence", payload, session), item, at)
 
 
 def addressed(stream: StreamId, key: str, content: tuple[object, ...], item: Item, at: int) -> Delivery:

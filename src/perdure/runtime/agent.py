@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import AsyncIterator, Callable, Collection, Iterable
 from dataclasses import dataclass, field
+from decimal import Decimal, InvalidOperation
 from functools import partial
 from typing import Literal
 
@@ -20,13 +21,14 @@ from perdure.runtime.instructions import Instructions
 from perdure.runtime.work import check_place
 from perdure.services.files.shapes import InitialFile
 from perdure.services.files.tree import Tree
-from perdure.store.protocol import Place
+from perdure.store.shapes import Place
 from perdure.tools.durations import to_ms
 from perdure.tools.outputs import Output, OutputProblem, OutputType, output_of, plain, schema_problem_of
 from perdure.tools.toolbox import Toolbox, ToolSource
 from perdure.vocab.outcomes import LlmError
 from perdure.vocab.records import Limits
 from perdure.vocab.tools import Composition, ToolContract
+from perdure.vocab.usage import NANO
 
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,100}")
 
@@ -48,11 +50,15 @@ def check_agent_name(name: object) -> str:
 
 DEFAULT_VIEW_BYTES = 1_000_000
 
+DEFAULT = "default"
+"""The model of an agent that names none: whatever its host says."""
+
 
 @dataclass(frozen=True, slots=True)
 class Agent:
     """What a session runs.
 
+    `model` is a name, an object, or None for the default of the host (`Runtime(models=…)`).
     `instructions` may be a function, plain or async, of an `InstructionsContext`: it is asked once when a turn opens,
     and what it says holds for that turn, whatever is deployed or restarted meanwhile. `output` is the type of the final
     reply (a pydantic model, dataclass, TypedDict, msgspec Struct …); one that is not of it is asked for again, twice at
@@ -63,6 +69,12 @@ class Agent:
     `drain` says what becomes of inputs that wait for a turn to end: each gets a turn of its own ("one"), or all of them
     are answered together by the next ("together").
     `locale` is the language tools should answer in, as a BCP 47 tag such as `uk-UA`.
+    `max_turn_tokens` and `max_turn_usd` bound what one turn may buy from models, `max_session_tokens` and
+    `max_session_usd` what its session may, sub-agents included; they are looked at before each model call. Where the
+    price of a call is unknown, a limit in money ends the turn before the next one.
+    A model that writes nothing for `stall_timeout` is given up, and asked again; None waits for ever.
+    `partial_replies` says what becomes of a reply that breaks off in the middle of its text: "restart" asks again,
+    "finalize" takes what there is, marked as partial, and buys nothing more.
     `files` are those that each of its sessions begins with; they are laid down when its files are first used.
     Its sessions wait for a worker in the queue of that name, those with a higher `priority` first.
 
@@ -72,7 +84,7 @@ class Agent:
     """
 
     name: str
-    model: str | Model = "sim:echo"
+    model: str | Model | None = "sim:echo"
     instructions: Instructions = ""
     tools: Iterable[ToolSource] = ()
     settings: Json = None
@@ -85,9 +97,16 @@ class Agent:
     queue: str = "default"
     priority: int = 0
     files: Iterable[InitialFile] = ()
+    max_turn_tokens: int | None = None
+    max_turn_usd: float | str | Decimal | None = None
+    max_session_tokens: int | None = None
+    max_session_usd: float | str | Decimal | None = None
+    stall_timeout: float | str | None = 120
+    partial_replies: Literal["restart", "finalize"] = "restart"
     output_as: Output | None = field(init=False, repr=False)
     toolbox: Toolbox = field(init=False, repr=False)
     resolved: Model = field(init=False, repr=False)
+    limits: Limits = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "name", check_agent_name(self.name))
@@ -107,11 +126,23 @@ class Agent:
                 f"tool_timeout={self.tool_timeout!r} is not a duration",
                 hint='seconds as a number, or "500ms", "30s", "2m"',
             )
+        if self.partial_replies not in ("restart", "finalize"):
+            raise Error(
+                Code.AGENT_INVALID, f'partial_replies must be "restart" or "finalize", not {self.partial_replies!r:.40}'
+            )
+        if self.stall_timeout is not None and not to_ms(self.stall_timeout):
+            raise Error(
+                Code.AGENT_INVALID,
+                f"stall_timeout={self.stall_timeout!r:.40} is not a duration",
+                hint='seconds as a number, or "500ms", "30s", "2m"; None waits for ever',
+            )
         check_place(self.queue, self.priority)
         object.__setattr__(self, "output_as", output_of(self.output) if self.output is not None else None)
         object.__setattr__(self, "toolbox", Toolbox(self.tools))
-        object.__setattr__(self, "resolved", resolve(self.model))
+        model = MissingModel(DEFAULT, "it has no model of its own") if self.model is None else resolve(self.model)
+        object.__setattr__(self, "resolved", model)
         to_json(self.settings, where="settings")
+        object.__setattr__(self, "limits", self._limits())
         object.__setattr__(self, "files", tuple(self.files))
         Tree(SessionId("any")).seeding(self.initial_files, "any")  # what could not be laid down is refused here
 
@@ -125,10 +156,17 @@ class Agent:
         """Where its sessions stand that have no place of their own."""
         return Place(self.queue, self.priority)
 
-    @property
-    def limits(self) -> Limits:
+    def _limits(self) -> Limits:
         """How far one turn may go."""
-        return Limits(max_iterations=self.max_iterations)
+        return Limits(
+            max_iterations=self.max_iterations,
+            turn_tokens=_tokens("max_turn_tokens", self.max_turn_tokens),
+            turn_cost_nano=_nano("max_turn_usd", self.max_turn_usd),
+            session_tokens=_tokens("max_session_tokens", self.max_session_tokens),
+            session_cost_nano=_nano("max_session_usd", self.max_session_usd),
+            partial_replies=self.partial_replies,
+            stall_ms=None if self.stall_timeout is None else to_ms(self.stall_timeout),
+        )
 
     def composition(
         self, instructions: str, *, without: Collection[str] = (), model: str = "", output: Json = None
@@ -163,6 +201,27 @@ def _check_shape(max_iterations: object, tools: object) -> None:
     if isinstance(tools, str) or not isinstance(tools, Iterable):
         kind = type(tools).__name__
         raise Error(Code.AGENT_INVALID, f"tools must be a list of tools, not {kind}", hint="tools=[look]")
+
+
+def _tokens(name: str, given: object) -> int | None:
+    if given is None:
+        return None
+    if isinstance(given, bool) or not isinstance(given, int) or given < 1:
+        raise Error(Code.AGENT_INVALID, f"{name} must be a whole number of at least 1, not {given!r:.40}")
+    return given
+
+
+def _nano(name: str, given: object) -> int | None:
+    """US dollars in billionths."""
+    if given is None:
+        return None
+    try:
+        amount = Decimal(str(given)) if isinstance(given, int | float | str | Decimal) else Decimal("nan")
+    except InvalidOperation:
+        amount = Decimal("nan")
+    if isinstance(given, bool) or not amount.is_finite() or amount <= 0:
+        raise Error(Code.AGENT_INVALID, f"{name} must be an amount of US dollars, such as 0.50, not {given!r:.40}")
+    return round(amount * NANO)
 
 
 def find_model(name: str, agents: Iterable[Agent]) -> Model:

@@ -15,9 +15,11 @@ from perdure.effects.promises import SECRET, ProcessScope, TurnScope, check_key,
 from perdure.errors import Code, Error
 from perdure.ids import PromiseId, Seq, SessionId, StreamId
 from perdure.observe.ends import end_of, has_turn
-from perdure.store.protocol import Accepted, AlreadyResolved, Resolved, Store, Unknown
-from perdure.tools.body import refuse_unordered
+from perdure.store.protocol import Store
+from perdure.store.shapes import Accepted, AlreadyResolved, Resolved, Unknown
+from perdure.tools.given import refuse_unordered
 from perdure.vocab.effects import AwaitEvent
+from perdure.vocab.log_keys import PROCESS_END, gate_key, open_key
 from perdure.vocab.outcomes import Pending, ToolCallOutcome
 from perdure.vocab.promises import (
     AwaitEventKey,
@@ -30,7 +32,7 @@ from perdure.vocab.promises import (
     TurnTerminal,
     unknown_key,
 )
-from perdure.vocab.records import PROCESS_END, EffectSettled, Row, TurnEnded, gate_key, open_key
+from perdure.vocab.records import EffectSettled, Row, TurnEnded
 
 if TYPE_CHECKING:
     from perdure.runtime.runtime import Runtime
@@ -44,6 +46,8 @@ def answer_of(value: Json, error: Err | None, *, cancel: bool = False) -> Ok | E
     Raises:
         Error: `invalid_json`, `invalid_text`, `input_too_large`; `invalid_argument` for two answers at once.
     """
+    if type(cancel) is not bool:
+        raise Error(Code.INVALID_ARGUMENT, f"cancel is True or False, not {cancel!r:.40}")
     if sum((value is not None, error is not None, cancel)) > 1:
         raise Error(
             Code.INVALID_ARGUMENT, "a wait has one answer", because="value, error and cancel exclude each other"

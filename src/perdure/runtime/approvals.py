@@ -22,13 +22,16 @@ from perdure.ids import PromiseId, StreamId, Tenant, TurnId, WorkerId, without_k
 from perdure.observe.hub import PEOPLE, Hub
 from perdure.observe.pending import PendingDecision, decision_owed
 from perdure.runtime.contracts import contract_of
-from perdure.store.protocol import Accepted, AlreadyResolved, Resolved, Store
+from perdure.runtime.pages import check_limit
+from perdure.store.protocol import Store
+from perdure.store.shapes import Accepted, AlreadyResolved, Resolved
 from perdure.tools.json_schema import violations
 from perdure.vocab.approvals import Decision, Verdict, decision_of
 from perdure.vocab.effects import AwaitEvent
+from perdure.vocab.log_keys import ask_key, gate_key, open_key
 from perdure.vocab.promises import Cancelled, PromiseState, Resolution, TimedOut
-from perdure.vocab.records import EffectStarted, ask_key, gate_key, open_key
-from perdure.vocab.refs import EffectRef
+from perdure.vocab.records import EffectStarted
+from perdure.vocab.refs import EffectRef, is_part, part_beside
 
 MAX_NAME_CHARS = 200
 MAX_REASON_BYTES = 4096
@@ -79,8 +82,7 @@ class Approvals:
             Error: `invalid_argument`.
         """
         self._host.check_usable()
-        if type(limit) is not int or limit < 1:
-            raise Error(Code.INVALID_ARGUMENT, f"limit is a number from 1 on, not {limit!r}")
+        check_limit(limit)
         if after is not None and not isinstance(after, PendingDecision):  # pyright: ignore[reportUnnecessaryIsInstance] - whatever a caller gives
             raise Error(Code.INVALID_ARGUMENT, "after is a decision of the page before, as it was listed")
         place = None
@@ -99,7 +101,8 @@ class Approvals:
         """
         state, asked, _ = await self._found(id)
         decision = decision_of(state.resolution)
-        return Approval(asked, _status(state.resolution), decision, state.consumed_at)
+        used = state.consumed_at is not None  # whatever was redacted of it since
+        return Approval(asked, "approved" if used else _status(state.resolution), decision, state.consumed_at)
 
     async def approve(
         self,
@@ -187,7 +190,11 @@ class Approvals:
     ) -> tuple[PromiseState, PendingDecision, EffectStarted]:
         self._host.check_usable()
         prefix = check_text(id, where="the id").removeprefix("apr_").removeprefix("dbt_")
-        found = await self._host.store.asked_as(tenant=self._host.tenant, prefix=prefix, limit=2) if prefix else ()
+        found = (
+            await self._host.store.asked_as(tenant=self._host.tenant, prefix=prefix, limit=2)
+            if prefix.isalnum()
+            else ()
+        )
         if len(found) > 1:
             raise Error(Code.INVALID_ID, f"{without_keys(id)!r} could be several", hint="type more of the id")
         state = next(iter(found), None)
@@ -266,8 +273,11 @@ class Approvals:
 
     async def _worker_of(self, stream: StreamId, started: EffectStarted) -> WorkerId:
         """The worker that made the attempt in doubt, as its intent says."""
-        ref = EffectRef.parse(started.id)
-        attempt = EffectRef(ref.iteration, ref.index, ref.attempt).id
+        if is_part(started.id):
+            attempt = part_beside(started.id, "step")
+        else:
+            ref = EffectRef.parse(started.id)
+            attempt = EffectRef(ref.iteration, ref.index, ref.attempt).id
         opened = await self._host.store.find(stream, open_key(_turn(started)))
         for row in await self._host.store.read(stream, after=opened.seq) if opened else ():
             if isinstance(row.record, EffectStarted) and row.record.id == attempt:

@@ -26,7 +26,8 @@ from perdure.runtime.editing import checked_tags, checked_title
 from perdure.runtime.parts import said
 from perdure.session.fold import fold_all
 from perdure.session.redaction import blobs_of
-from perdure.store.protocol import Store, StreamInfo
+from perdure.store.protocol import Store
+from perdure.store.shapes import StreamInfo
 from perdure.turn.machine import settlement
 from perdure.vocab.blobs import Blob, blob_of
 from perdure.vocab.effects import EffectKind

@@ -10,13 +10,15 @@ import asyncio
 import json
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, cast
 
 import msgspec
+from msgspec.structs import replace
 
-from perdure.codec import Json, decode, encode
+from perdure.codec import Json, brief, check_readable, decode, digest, encode
 from perdure.errors import Code, Error
 from perdure.ids import CallId, InputId, SessionId, StreamId, Tenant, TurnId, process_stream, session_stream
 from perdure.inbox.admit import Delivery, delivery
@@ -24,16 +26,25 @@ from perdure.inbox.items import Input
 from perdure.processes.record import ProcessRecord
 from perdure.runtime.agent import Agent
 from perdure.runtime.clock import short_id, uuid7
-from perdure.services.background import BackgroundOutcome, BackgroundProgress, OutputLog, Run, capped
+from perdure.runtime.platform import StoredPlatform
+from perdure.services.background import (
+    MAX_ACTIVE_PER_WORKER,
+    BackgroundOutcome,
+    BackgroundProgress,
+    OutputLog,
+    Run,
+    capped,
+)
 from perdure.services.secrets import Veil
 from perdure.services.tasks import ORPHANED, CreateSessionTask, SessionTaskUpdate
-from perdure.store.protocol import Place
-from perdure.tools.background import BackgroundExecutableTool, executor_of
+from perdure.store.shapes import Place
+from perdure.tools.background import BackgroundExecutableTool, executor_of, reattach_background_run
 from perdure.tools.clients.surface import Clients
 from perdure.tools.contained import drive, end_of
 from perdure.tools.context import ToolContext
 from perdure.tools.errors import ToolError, foremost, message_of
 from perdure.tools.execution_result import INTERNAL_ERROR, ConnectionRequired, FailedVisibly
+from perdure.tools.results import Unstorable, keep
 from perdure.tools.services import Services
 from perdure.tools.threads import Ended, Raised, Returned
 from perdure.vocab.messages import Text
@@ -61,6 +72,7 @@ UNEXPECTED = "Background run ended unexpectedly"
 PROGRESS_EVERY_S = 0.25
 """Of progress that comes faster, the latest is told."""
 GRACE_S = 1.0
+MAX_SUMMARY_CHARS = 32_768
 _UPDATED = "task.updated"
 
 
@@ -77,11 +89,59 @@ def message_to(stream: StreamId, key: str, text: str, *, source: str, now: int) 
     return delivery(stream, key, item, at=now)
 
 
+def task_message(tenant: Tenant, session: SessionId, task: str, what: str, text: str, now: int) -> Delivery:
+    """What a session is told of a task by its wake policy, once for each `what`."""
+    stream, key = session_stream(tenant, session), f"task:{task}:{what}"
+    return message_to(stream, key, f"Task {text}", source=f"task:{task}", now=now)
+
+
 @dataclass(slots=True)
 class Running:
-    """How many runs this worker executes."""
+    """The runs that this worker executes or is about to begin: both count, so that nobody gets past the limit by being
+    quick. Whatever is not in its hands any more, however that came, takes no place."""
 
-    count: int = 0
+    in_hand: Callable[[StreamId], bool]
+    has_room: Callable[[], None] = lambda: None
+    """Who is told that a place has become free."""
+    _runs: set[StreamId] = field(default_factory=set[StreamId])
+    _coming: set[StreamId] = field(default_factory=set[StreamId])
+
+    @property
+    def count(self) -> int:
+        """How many."""
+        self._runs = {run for run in self._runs if run in self._coming or self.in_hand(run)}
+        return len(self._runs)
+
+    def take(self, run: StreamId, refusal: str) -> None:
+        """Take a place for a run, once.
+
+        Raises:
+            Error: `task_limit_exceeded`, with this refusal. It may be tried again, here or elsewhere.
+        """
+        if run not in self._runs and self.count >= MAX_ACTIVE_PER_WORKER:
+            raise Error(Code.TASK_LIMIT_EXCEEDED, refusal)
+        self._runs.add(run)
+
+    def leave(self, run: StreamId) -> None:
+        """It is over."""
+        if run in self._runs:
+            self._runs.discard(run)
+            self.has_room()
+
+    @contextmanager
+    def coming(self, run: StreamId) -> Generator[None]:
+        """Hold a place for a run while it is being registered.
+
+        Raises:
+            Error: `task_limit_exceeded`.
+        """
+        full = f"Worker is already running the maximum {MAX_ACTIVE_PER_WORKER} active background runs. "
+        self.take(run, full + "Try again after an existing run finishes.")
+        self._coming.add(run)
+        try:
+            yield
+        finally:
+            self._coming.discard(run)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,20 +172,28 @@ class BackgroundCode:
             asyncio.CancelledError: its end was asked for.
         """
         task = _task(given)
-        self.running.count += 1
         try:
             return await self._run(ctx, task, cast("dict[str, Json]", task.spec))
         finally:
-            self.running.count -= 1
+            self.running.leave(process_stream(ctx.tenant, ctx.process_id))
             self.last.pop(ctx.process_id, None)
 
+    def check_room(self, run: StreamId, *, again: bool) -> None:
+        """Take a place for a run that is to be begun, or gone on with.
+
+        Raises:
+            Error: `task_limit_exceeded`: it must wait, or another worker has room.
+        """
+        what = "re-attach" if again else "start"
+        self.running.take(run, f"worker background run limit reached; {what} deferred")
+
     async def _run(self, ctx: ProcessContext, task: CreateSessionTask, spec: dict[str, Json]) -> object:
-        name = str(spec["tool"])
-        again = await self._was_begun(ctx)
-        tool = self._tool(name, again=again, reattachable=bool(spec["reattachable"]))
-        run = Run(f"bg_{os.urandom(16).hex()}" if again else str(spec["run_id"]), task.display_name, name)
+        name = str(spec.get("tool", ""))
+        again, context = await self._was_begun(ctx), self._context(ctx, task, name)
+        tool = reattach_background_run(spec, context) if again else self._tool(name)
+        run = Run(f"bg_{os.urandom(16).hex()}", task.display_name, name) if again else _first_run(ctx.process_id, task)
         self.last[ctx.process_id] = run
-        sink = Sink(self.host, ctx.tenant, ctx.process_id, task.session_id, run)
+        sink = Sink(self.host, ctx.tenant, ctx.process_id, task, run)
         await sink.update(
             SessionTaskUpdate(
                 state_detail=REATTACHING if again else STARTING,
@@ -134,7 +202,6 @@ class BackgroundCode:
                 result_path=run.result_path,
             )
         )
-        context = self._context(ctx, task, name)
         arguments = cast("dict[str, Json]", spec.get("arguments") or {})
         ended = await _race(lambda: tool.execute_background(arguments, context, sink), ctx)
         return await sink.finish(ended)
@@ -148,14 +215,11 @@ class BackgroundCode:
             for one in begun
         )
 
-    def _tool(self, name: str, *, again: bool, reattachable: bool) -> BackgroundExecutableTool:
-        tool = self.agent.toolbox.registry.get(name)
-        if tool is None:
-            raise ToolError(f"tool '{name}' not found in registry; cannot re-attach", code=ORPHANED)
-        if (executor := executor_of(tool)) is None:
-            raise ToolError(f"tool '{name}' does not support background execution; cannot re-attach", code=ORPHANED)
-        if again and not reattachable:
-            raise ToolError(f"tool '{name}' is not idempotent or readonly; re-attach declined", code=ORPHANED)
+    def _tool(self, name: str) -> BackgroundExecutableTool:
+        if (executor := executor_of(self.agent.toolbox.registry.get(name))) is None:
+            raise ToolError(
+                f"tool '{name}' does not support background execution here; it was not begun", code=ORPHANED
+            )
         return executor
 
     def _context(self, ctx: ProcessContext, task: CreateSessionTask, name: str) -> ToolContext[object]:
@@ -163,8 +227,10 @@ class BackgroundCode:
             locale=self.agent.locale,
             tool_registry=self.agent.toolbox.registry,
             file_store=self.host.files.of(ctx.tenant),
+            session_task_registry=self.host.tasks if ctx.tenant == self.host.tenant else None,
             veil=Veil(self.host.revealed, session_stream(ctx.tenant, task.session_id)),
             commands=self.host.commands if ctx.tenant == self.host.tenant else None,
+            platform_store=StoredPlatform(self.host, ctx.tenant),
         )
         return ToolContext(
             session_id=task.session_id,
@@ -181,20 +247,35 @@ class BackgroundCode:
         )
 
     def farewell(self, record: ProcessRecord, output: ProcessOutput, tenant: Tenant, now: int) -> tuple[Delivery, ...]:
-        """What is sent with the end of a run: a message to its session, if that was asked for."""
+        """What is sent with the end of a run: messages to its session, if they were asked for."""
         task = _task(record.known.input)
         spec = cast("dict[str, Json]", task.spec)
-        if not spec["signal_on_completion"]:
-            return ()
-        process = record.known.process_id
-        run = self.last.get(process) or Run(str(spec["run_id"]), task.display_name, str(spec["tool"]))
-        stream, text = session_stream(tenant, task.session_id), run.signal(*_said(output))
-        return (message_to(stream, f"background:{process}", text, source=f"background:{run.run_id}", now=now),)
+        process, (status, summary) = record.known.process_id, _said(output)
+        told = (self._news(tenant, process, task, status, summary, now),) if task.wake_policy != "silent" else ()
+        if spec.get("signal_on_completion") is False:
+            return told
+        run = self.last.get(process) or _first_run(process, task)
+        stream, text = session_stream(tenant, task.session_id), run.signal(status, summary)
+        signal = message_to(stream, f"background:{process}", text, source=f"background:{run.run_id}", now=now)
+        return (*told, signal)
+
+    @staticmethod
+    def _news(tenant: Tenant, process: str, task: CreateSessionTask, status: str, summary: str, now: int) -> Delivery:
+        state = "succeeded" if status == "completed" else status
+        text = f"{task.display_name} {state}: {summary}"
+        return task_message(tenant, task.session_id, process, state, text, now)
 
 
 def _task(given: ProcessInput) -> CreateSessionTask:
     assert isinstance(given, EngineInput)
-    return decode(encode(given.payload["task"]), CreateSessionTask)
+    task = decode(encode(given.payload["task"]), CreateSessionTask)
+    return task if isinstance(task.spec, dict) else replace(task, spec={})
+
+
+def _first_run(process: str, task: CreateSessionTask) -> Run:
+    spec = cast("dict[str, Json]", task.spec)
+    run_id = spec.get("run_id") or f"bg_{brief(digest(('background', process)))}"
+    return Run(str(run_id), task.display_name, str(spec.get("tool", "")))
 
 
 def _said(output: ProcessOutput) -> tuple[str, str]:
@@ -229,13 +310,14 @@ async def _race(call: Callable[[], object], ctx: ProcessContext) -> Ended | None
 class Sink:
     """What a run says and leaves. Telling is best effort; files and the end are not."""
 
-    def __init__(self, host: Runtime, tenant: Tenant, process: str, session: SessionId, run: Run) -> None:
+    def __init__(self, host: Runtime, tenant: Tenant, process: str, task: CreateSessionTask, run: Run) -> None:
         self._host = host
         self._tenant = tenant
         self._process = process
-        self._session = session
+        self._task = task
+        self._session = task.session_id
         self._run = run
-        self._veil = Veil(host.revealed, session_stream(tenant, session))
+        self._veil = Veil(host.revealed, session_stream(tenant, task.session_id))
         self._log = OutputLog()
         self._updates = 0
         self._told_at = 0.0
@@ -249,9 +331,18 @@ class Sink:
 
     async def update(self, update: SessionTaskUpdate) -> None:
         """Write something about the task; durable when this returns."""
+        check_readable(update, what="what a run told")
         self._updates += 1
         replay = f"{self._run.run_id}:{self._updates}"
-        await self._host.process(self._process).append(_UPDATED, msgspec.to_builtins(update), replay=replay)
+        told = self._task.wake_policy == "on_activity" and update.state_detail is not None
+        sends = (self._news(replay, update.state_detail or ""),) if told else ()
+        await self._host.process(self._process).append(
+            _UPDATED, msgspec.to_builtins(update), replay=replay, sends=sends
+        )  # fmt: skip
+
+    def _news(self, what: str, detail: str) -> Delivery:
+        text, now = f"{self._task.display_name}: {detail}", self._host.clock.wall_ms()
+        return task_message(self._tenant, self._session, self._process, what, text, now)
 
     async def _mirror(self, update: SessionTaskUpdate) -> None:
         try:
@@ -283,16 +374,20 @@ class Sink:
             raise asyncio.CancelledError
         if isinstance(ended, Returned) and isinstance(ended.value, BackgroundOutcome):
             outcome = ended.value
-            raw = outcome.raw_output
-            text = self._log.text() if raw is None else capped(self._veil.text(raw))
-            await self._leave(text, self._veil.json(outcome.result), "Completed")
+            raw, result = outcome.raw_output, keep(outcome.result)
+            text = self._log.text() if raw is None else capped(self._veil.text(str(raw)))
+            if isinstance(result, Unstorable):
+                message = f"the run came to its end, but its result cannot be stored, at {result.path}: {result.reason}"
+                await self._leave(text, {"status": "failed", "error": message}, "Failed")
+                raise ToolError(message, code="background_result_invalid")
+            await self._leave(text, self._veil.json(result.value), "Completed")
             return {
-                "summary": self._veil.text(outcome.summary),
+                "summary": _sayable(self._veil.text(str(outcome.summary)))[:MAX_SUMMARY_CHARS],
                 "result_path": self._run.result_path,
                 "log_path": self._run.log_path,
                 "run_id": self._run.run_id,
             }
-        message = self._veil.text(_why(ended, self._run.tool))
+        message = _sayable(self._veil.text(_why(ended, self._run.tool)))
         await self._leave(self._log.text(), {"status": "failed", "error": message}, "Failed")
         raise ToolError(message, code="background_failed")
 
@@ -300,12 +395,17 @@ class Sink:
         shown = json.dumps(result, indent=2, ensure_ascii=False)
         try:
             files = self._host.files.of_session(self._tenant, self._session)
-            await files.write_file(self._run.log_path, text)
+            await files.write_file(self._run.log_path, _sayable(text))
             await files.write_file(self._run.result_path, shown)
         except Error as problem:
             if problem.code is not Code.SESSION_UNKNOWN:  # it was deleted: nobody is left to read them
                 raise
         await self._mirror(SessionTaskUpdate(state_detail=status))
+
+
+def _sayable(text: str) -> str:
+    """A text without what no file could keep: a program prints what it likes."""
+    return text.encode("utf-8", "replace").decode()
 
 
 def _why(ended: Ended, tool: str) -> str:

@@ -8,7 +8,8 @@ with the class of its tool, and is answered from the log when the body is entere
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from typing import cast
 
@@ -18,18 +19,28 @@ from perdure.codec import Json, to_json
 from perdure.effects import keys
 from perdure.effects.controller import InlineController, Local
 from perdure.errors import Error
-from perdure.ids import CallId
+from perdure.ids import CallId, WorkerId
+from perdure.runtime.child_elsewhere import elsewhere
+from perdure.runtime.child_leave import Leave, People
 from perdure.runtime.clients import CallSite
+from perdure.runtime.consent import asks
+from perdure.runtime.perform import ask_outside
+from perdure.runtime.permits import Permits
 from perdure.tools.batch import collected, run_batch
-from perdure.tools.body import StepFailed
+from perdure.tools.body import Body
 from perdure.tools.catalog import ActiveCatalog
 from perdure.tools.clients.dispatch import MAX_BATCH_CALLS, ChildCall, ChildResult
 from perdure.tools.context import CancelToken, ToolContext
+from perdure.tools.decorator import Tool
+from perdure.tools.endings import StepFailed
 from perdure.tools.errors import OutcomeUnknown, ToolError
 from perdure.tools.execute import ToolThreads, run_to_end
+from perdure.tools.nested import again, left_to_client, outcome_at, probe_of
 from perdure.tools.prepare import Preparation, ToolPrepareContext, answered, judge, refused
 from perdure.tools.provider import ProvidedTool
 from perdure.tools.toolbox import Prepared, Toolbox
+from perdure.turn.machine import MAX_REDISPATCHES, may_retry
+from perdure.vocab.approvals import Decision
 from perdure.vocab.effects import (
     BatchedCall,
     CallTools,
@@ -42,14 +53,26 @@ from perdure.vocab.effects import (
 )
 from perdure.vocab.messages import ToolCall
 from perdure.vocab.outcomes import Failed, Failure, InDoubt, Outcome, Success, ToolOutput, into_tool_batch
-from perdure.vocab.tools import ToolManifest
+from perdure.vocab.tools import Durability, ToolManifest
 from perdure.vocab.wire import Value
 
 
 class DispatchClient:
     """`ctx.dispatch` of one call. Its children have the other clients of their parent, and no children of their own."""
 
-    def __init__(self, parent: ToolContext[object], site: CallSite, toolbox: Toolbox, threads: ToolThreads) -> None:
+    def __init__(
+        self,
+        parent: ToolContext[object],
+        site: CallSite,
+        toolbox: Toolbox,
+        threads: ToolThreads,
+        people: People,
+        is_dead: Callable[[WorkerId], Awaitable[bool]],
+        permits: Permits,
+    ) -> None:
+        self._permits = permits
+        self._people = people
+        self._is_dead = is_dead
         self._parent = parent
         self._site = site
         self._toolbox = toolbox
@@ -85,6 +108,29 @@ class DispatchClient:
             for call, one in zip(named, admitted, strict=True)
         )
 
+    async def ask(self, step: str, what: str, args: Json) -> Decision | None:
+        """Ask people something through the approvals."""
+        self._site.check_running()
+        body = self._parent.durable_effects()
+        own = CallId(f"{self._parent.call_id}:{step}")
+        about = PreparedToolCall(call_id=own, tool_id=f"tool:{what}", tool_name=what, args=to_json(args, where="args"))
+        return await self._people.answer(body, step, about)
+
+    async def call(self, call: ChildCall, *, step: str) -> ChildResult:
+        """Run one other tool as a step of this body."""
+        self._site.check_running()
+        self._parent.durable_effects()
+        admitted = self._admit(replace(call, call_id=call.call_id or step))
+        if isinstance(admitted, Failed):
+            return _answered(call, admitted)
+        batched = BatchedCall(call=admitted, replay_suffix=step)
+        invocation = self._invocation(PreparedToolBatch.of((admitted,)))
+        context = self._context(batched, step, invocation, self._site.cancellation)
+        child = _Child(context, batched, step)
+        contract = self._site.turn.composition.tool(admitted.tool_name)
+        away = contract is not None and contract.client_side
+        return _answered(call, await (self._elsewhere(child) if away else self._step(child)))
+
     def _admit(self, child: ChildCall) -> PreparedToolCall | Failed:
         """A child that may be tried, or its answer. Looks only at what the turn captured: the same on every entry."""
         try:
@@ -111,7 +157,8 @@ class DispatchClient:
         invocation = self._invocation(batch)
 
         async def one(call: BatchedCall, token: CancelToken) -> ToolOutput:
-            child = _Child(self._context(call, number, invocation, token), call, f"batch:{number}:{call.replay_suffix}")
+            step = f"batch:{number}:{call.replay_suffix}"
+            child = _Child(self._context(call, step, invocation, token), call, step)
             return await (self._attempt(child) if self._parent.body is None else self._step(child))
 
         async def run(_: Envelope) -> Outcome:
@@ -126,26 +173,138 @@ class DispatchClient:
 
     async def _step(self, child: _Child) -> ToolOutput:
         """Run a child as a step of its parent's body, or answer it from the log, whatever became of its tool."""
+        body = self._parent.durable_effects()
+        over = body.outcome_of("step", child.step) is not None
+        leave = Leave(child.call) if over else await self._leave(child, body)
+        if not isinstance(leave, Leave):
+            return leave
+        child = replace(child, allowed=leave.call)
+        await self._run_step(child, child.step, leave)
+        policy = self._promises(child).retry
+        failures = redispatches = 0
+        while True:
+            name = again(child.step, failures + redispatches)
+            known = outcome_at(body.outcome_of, name)
+            if isinstance(known, InDoubt):
+                await self._settle_doubt(child, body, name)
+                known = outcome_at(body.outcome_of, name)
+            match known:
+                case None if redispatches < MAX_REDISPATCHES:  # it did not happen, so it goes out again
+                    redispatches += 1
+                case None:
+                    message = "it was sent out again and again, and nobody knows what became of it"
+                    return InDoubt(reason="declared", message=message)
+                case Failed(failure=failure) if may_retry(policy, failures, failure):
+                    failures += 1
+                    await body.sleep(f"{name}:retry", policy.delay_ms(failures, failure.retry_after_ms))
+                case _:
+                    return known
+            ctx = replace(child.ctx, attempt=failures + 1)
+            await self._run_step(replace(child, ctx=ctx), again(child.step, failures + redispatches))
+
+    async def _elsewhere(self, child: _Child) -> ToolOutput:
+        """Leave a child to the client or the person, unless its arguments make no sense; then nobody is asked."""
+        body = self._parent.durable_effects()
+        known = left_to_client(body.outcome_of, child.step) or outcome_at(body.outcome_of, child.step)
+        if known is not None:
+            return known
+        bound = self._bound(child, None)
+        if isinstance(bound, Failure):
+            body.record("step", child.step, msgspec.to_builtins(Failed(failure=bound)))
+            return Failed(failure=bound)
+        call = msgspec.structs.replace(child.call, call_id=child.ctx.call_id)
+        return await elsewhere(self._people, body, child.step, call, bound)
+
+    def _attempts(self, tool: str) -> int:
+        contract = self._site.turn.composition.tool(tool)
+        return contract.durability.retry.max_attempts if contract and self._parent.body else 1
+
+    def _promises(self, child: _Child) -> Durability:
         contract = self._site.turn.composition.tool(child.call.tool_name)
-        assert contract is not None
+        assert contract is not None  # it was admitted
+        return contract.durability
+
+    async def _leave(self, child: _Child, body: Body) -> Leave | ToolOutput:
+        """Whether a child may run, and with which arguments."""
         sealed = await self._sealed_step(child)
+        if isinstance(sealed, Success | Failed):
+            return sealed
+        call = sealed or child.call
+        bound = self._bound(child, sealed)
+        if isinstance(bound, Failure) or not bound.may_need_leave:
+            return Leave(call)
+        tool = bound.tool
+
+        async def ask(_: Json) -> Json:
+            predicate = tool.approve if isinstance(tool, Tool) else None
+            if bound.always_asks or predicate is None:
+                return True
+            return await asks(predicate, bound.arguments, self._prepare_context(child))
+
+        asked = await self._parent.run_json(f"{child.step}:asks", msgspec.to_builtins(call), ask, effect="pure")
+        if asked is False:
+            return Leave(call)
+        about = msgspec.structs.replace(call, call_id=child.ctx.call_id)
+        leave = await self._people.allow(body, child.step, about, bound.contract.durability)
+        if not isinstance(leave, Leave):
+            return leave
+        return replace(leave, call=msgspec.structs.replace(call, args=leave.call.args))
+
+    async def _run_step(self, child: _Child, name: str, leave: Leave | None = None) -> None:
+        effect = self._promises(child).effect
+        assert effect != "resumable"
+        call = child.allowed or child.call
 
         async def run(_: Json) -> Json:
-            output = sealed if isinstance(sealed, Success | Failed) else await self._attempt(child, sealed)
+            output = await self._attempt(child, call)
             if isinstance(output, InDoubt):
                 raise OutcomeUnknown(output.message)
             return msgspec.to_builtins(output)
 
-        given = {"tool": child.call.tool_id, "args": child.call.args}
-        effect = contract.durability.effect
-        assert effect != "resumable"
-        try:
-            value = await self._parent.run_json(child.step, given, run, effect=effect)
-        except OutcomeUnknown as doubt:
-            return InDoubt(reason="declared", message=doubt.message)
-        except StepFailed as failed:
-            return _failure(failed.code, failed.message)
-        return msgspec.convert(value, type=ToolOutput)
+        given: Json = {"tool": child.call.tool_id, "args": child.call.args}
+        body, use = self._parent.durable_effects(), leave.use if leave else None
+        async with self._its_turn(child, body, name):
+            with suppress(OutcomeUnknown, StepFailed):  # how it ended is read off the log, as by whoever comes later
+                await body.step(name, given, lambda: run(given), effect, in_loop=True, leave=use)
+
+    @asynccontextmanager
+    async def _its_turn(self, child: _Child, body: Body, name: str) -> AsyncGenerator[None]:
+        """A child runs when those before it let it, and counts in the limits of its tool; unless it ran before."""
+        if body.outcome_of("step", name) is not None:
+            yield
+            return
+        turn = self._site.lanes.turn(body.life, self._promises(child), self._site.turn.limits.max_parallel_calls)
+        async with turn, self._within_limits(child, body, name):
+            yield
+
+    def _within_limits(self, child: _Child, body: Body, name: str) -> AbstractAsyncContextManager[None]:
+        """A child counts like any call, unless its parent does: it would hold a permit while it waits for another."""
+        if self._permits.work.limits_of(f"tool:{self._parent.tool_name}"):
+            return nullcontext()
+        part = body.place.part("step", name)
+        return self._permits.held(self._people.owned.stream, part, f"tool:{child.call.tool_name}")
+
+    async def _settle_doubt(self, child: _Child, body: Body, name: str) -> None:
+        """Ask whoever can know what became of a child in doubt."""
+        promises = self._promises(child)
+        started = body.controller.journal.started(body.place.part("step", name))
+        worker = started.worker if started else WorkerId("")
+        dead = worker != body.controller.ledger.worker and await self._is_dead(worker)
+        if promises.doubt == "ask":
+            about = msgspec.structs.replace(child.call, call_id=child.ctx.call_id)
+            await self._people.settle(body, name, about, promises, dead=dead)
+        elif promises.doubt == "probe":
+            await self._probe(child, name, certain=dead)
+
+    async def _probe(self, child: _Child, name: str, *, certain: bool) -> None:
+        bound = self._bound(child, child.allowed)
+
+        async def ask(_: Json) -> Json:
+            if isinstance(bound, Failure) or bound.tool.probe is None:
+                return {"verdict": "unknown", "reason": "the probe does not exist any more"}
+            return (await ask_outside(bound, child.ctx, self._threads, certain=certain)).value
+
+        await self._parent.run_json(probe_of(name), None, ask, effect="pure")
 
     async def _sealed_step(self, child: _Child) -> Preparation | None:
         """What a provider's hook said of a child, recorded before the child is dispatched; None if there is no hook."""
@@ -167,8 +326,8 @@ class DispatchClient:
         bound = self._bound(child, sealed)
         if isinstance(bound, Failure):
             return Failed(failure=bound)
-        if bound.may_need_leave:
-            message = f"{child.call.tool_name} may need a person's approval, which only calls of the model get; not run"
+        if bound.may_need_leave and self._parent.body is None:
+            message = f"{child.call.tool_name} may need a person's approval, and nobody can wait for that here; not run"
             return _failure("approval_required", message)
         if sealed is None and isinstance(bound.tool, ProvidedTool) and bound.tool.prepares:
             answer = await self._ask_hook(bound.tool, child)
@@ -181,17 +340,20 @@ class DispatchClient:
         asked = ToolCall(id=child.call.call_id, name=child.call.tool_name, args=child.call.args)
         return self._toolbox.prepare(asked, self._site.turn.composition.tool(asked.name), sealed)
 
-    async def _ask_hook(self, tool: ProvidedTool, child: _Child) -> Preparation:
-        parent, call = self._parent, child.call
-        ctx = ToolPrepareContext(
+    def _prepare_context(self, child: _Child) -> ToolPrepareContext:
+        parent = self._parent
+        return ToolPrepareContext(
             session_id=parent.session_id,
             call_id=child.ctx.call_id,
             turn_context=parent.turn_context,
             given=parent.given,
             sessions=parent.clients.sessions,
         )
+
+    async def _ask_hook(self, tool: ProvidedTool, child: _Child) -> Preparation:
+        call = child.call
         try:
-            answer: object = tool.prepare(ctx, call)
+            answer: object = tool.prepare(self._prepare_context(child), call)
         except BaseException as problem:  # noqa: BLE001 - other people's code; it becomes the call's failure
             return refused(call, problem)
         if inspect.isawaitable(answer):
@@ -206,15 +368,15 @@ class DispatchClient:
         key = f"{keys.turn_effect(parent.tenant, scope, EffectKind.TOOL_BATCH, parent.call_id)}:{batch.batch_id}"
         return Invocation.effect(scope, f"{self._site.effect}.batch", EffectKind.TOOL_BATCH, key)
 
-    def _context(self, call: BatchedCall, number: int, batch: Invocation, token: CancelToken) -> ToolContext[object]:
+    def _context(self, call: BatchedCall, step: str, batch: Invocation, token: CancelToken) -> ToolContext[object]:
         parent, name = self._parent, call.call.tool_name
-        own = CallId(f"{parent.call_id}:batch:{number}:{call.replay_suffix}")
+        own = CallId(f"{parent.call_id}:{step}")
         return replace(
             parent,
             call_id=own,
             tool_name=name,
             attempt=1,
-            max_attempts=1,
+            max_attempts=self._attempts(name),
             idempotency_key=keys.tool_idempotency(parent.tenant, parent.session_id, own, name),
             cancellation=token,
             parent_call_id=parent.call_id,
@@ -227,11 +389,13 @@ class DispatchClient:
 
 @dataclass(frozen=True, slots=True)
 class _Child:
-    """A child call that is tried: its own context, and the name of its step in the body of its parent."""
+    """A child call that is tried: its own context, and the name of its step in the body of its parent. `allowed` is the
+    call as it was prepared and allowed."""
 
     ctx: ToolContext[object]
     batched: BatchedCall
     step: str
+    allowed: PreparedToolCall | None = None
 
     @property
     def call(self) -> PreparedToolCall:

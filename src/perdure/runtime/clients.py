@@ -1,40 +1,47 @@
-"""What the runtime offers one call of a tool: sessions, attachments, its model, and the other tools of its turn."""
+"""What the runtime offers one call of a tool: sessions and attachments, and what it collects for its outcome."""
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
 from collections import Counter
-from collections.abc import Awaitable, Callable, Generator, Sequence
+from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from msgspec import structs
-
-from perdure.codec import Json, check_text, decode, digest, encode, to_json
+from perdure.codec import Json, check_text, to_json
 from perdure.commit.plan import Blob, blob_of
 from perdure.effects.attachments import Attachment, check_attachment_name, check_bytes, normalise
+from perdure.effects.controller import JournaledController
 from perdure.errors import Code, Error
-from perdure.ids import CallId, EffectId, SessionId, StreamId, Tenant, check_id, join, session_stream, stream_names
+from perdure.ids import (
+    BlobHash,
+    CallId,
+    EffectId,
+    SessionId,
+    StreamId,
+    Tenant,
+    check_id,
+    join,
+    session_stream,
+    stream_names,
+)
 from perdure.inbox.admit import delivery
 from perdure.inbox.items import Input, Wake
-from perdure.models.protocol import Model, ModelError, ModelRequest, adopt
-from perdure.runtime.hydrate import Fetch, hydrated
-from perdure.runtime.perform import MAX_REPLY_BYTES, MODEL_TIMEOUT_S, stream_reply
-from perdure.services.secrets import Veil
+from perdure.runtime.hydrate import Fetch
+from perdure.runtime.lanes import Lanes
 from perdure.session.fold import CODE, SessionState, fold_all
-from perdure.tools.body import Body
 from perdure.tools.ceiling import MAX_KEPT_BYTES
-from perdure.tools.clients.completions import DirectRequest
 from perdure.tools.clients.sessions import SessionModel, SessionSnapshot, StartedTurn
 from perdure.tools.clients.turn import TurnContext
 from perdure.tools.context import CancelToken
+from perdure.tools.durations import seconds
 from perdure.tools.errors import ToolError
+from perdure.tools.places import Place
 from perdure.turn.state import Turn
-from perdure.vocab.effects import LlmRequestSpec
-from perdure.vocab.messages import AttachmentRef, Message, Part, Reply, Text
-from perdure.vocab.outcomes import DirectOutcome, DirectUsage, LlmError
+from perdure.vocab.messages import AttachmentRef
+from perdure.vocab.outcomes import DirectOutcome, DirectUsage
 from perdure.vocab.tools import ToolDefinition
 
 if TYPE_CHECKING:
@@ -83,25 +90,43 @@ _VISIBLE = frozenset(
 """What a tool did wrong or can do something about. Anything else stays between us and the log."""
 
 
+@dataclass(frozen=True, slots=True)
+class Cache:
+    """Bytes that a body keeps for its own later entries. No record refers to them: they may be dropped at any time."""
+
+    put: Callable[[Blob], None]
+    drop: Callable[[Iterable[BlobHash]], None]
+
+
 @dataclass(slots=True)
 class CallSite:
     """One attempt of one call, as its clients see it, and what they have collected for its outcome.
 
+    `so_far` is the turn as it stands, with what its running calls have bought and nobody has recorded yet.
     `keep` stores bytes at once: a step of a resumable body may refer to them long before the call ends.
+    What it asks a model is written down by the `controller` as parts of its `place`: those that it `asked`
+    so far, and the ends of some which it could not write any more are `left` to its turn.
     """
 
     turn: Turn
     call: CallId
     effect: EffectId
     turn_context: TurnContext
+    so_far: Callable[[], Turn]
     cancellation: CancelToken = field(default_factory=CancelToken)
     attached: list[Blob] = field(default_factory=list[Blob])
     spent: list[DirectUsage] = field(default_factory=list[DirectUsage])
+    asked: set[EffectId] = field(default_factory=set[EffectId])
+    left: dict[EffectId, DirectOutcome] = field(default_factory=dict[EffectId, DirectOutcome])
+    place: Place | None = None
+    controller: JournaledController | None = None
     triggers: list[Json] = field(default_factory=list[Json])
     counted: Counter[str] = field(default_factory=Counter[str])
     keep: Callable[[Blob], None] | None = None
+    cache: Cache | None = None
     created: int = 0
     batches: int = 0
+    lanes: Lanes = field(default_factory=Lanes)
 
     def check_running(self) -> None:
         """Refuse what nobody will record any more."""
@@ -227,7 +252,7 @@ class SessionsClient:
             waiting = await self._shared.store.inbox(stream)
             turns = [row.item.turn for row in waiting if isinstance(row.item, Input)]
             if (open_turn := (await self._state(stream)).open_turn) is not None:
-                turns.insert(0, open_turn)
+                turns.append(open_turn)  # last: once it is over, what waits behind it begins
             reason = "closed by a tool"
             outcomes = [await target.cancel(turn, reason=reason, origin=f"tool:{self._site.call}") for turn in turns]
         return "requested" in outcomes
@@ -239,9 +264,9 @@ class SessionsClient:
             sent = await self._existing(self._stream_of(session)).send(text, key=key)
         return StartedTurn(SessionId(session), sent.turn, sent.duplicate)
 
-    async def turn_result(self, started: StartedTurn, timeout: float | None = None) -> str:
+    async def turn_result(self, started: StartedTurn, timeout: float | str | None = None) -> str:
         """The text a started turn ended with."""
-        _check("A turn to wait for", started, StartedTurn)
+        check_argument("A turn to wait for", started, StartedTurn)
         stream = self._stream_of(started.session_id)
         if stream == self._stream:
             raise ToolError(
@@ -250,7 +275,7 @@ class SessionsClient:
             )
         try:
             with visibly():
-                async with asyncio.timeout(timeout):
+                async with asyncio.timeout(seconds(timeout)):
                     result = await self._existing(stream).wait_for(started.turn_id)
         except TimeoutError:
             raise ToolError(f"The turn is not over after {timeout} s; it goes on", code="result_timeout") from None
@@ -311,9 +336,9 @@ class AttachmentsClient:
     async def put(self, data: bytes, media_type: str, *, name: str = "") -> AttachmentRef:
         """Keep bytes and refer to them."""
         self._site.check_running()
-        _check("The content of an attachment", data, bytes, bytearray, memoryview)
-        _check("The media type of an attachment", media_type, str)
-        _check("The name of an attachment", name, str)
+        check_argument("The content of an attachment", data, bytes, bytearray, memoryview)
+        check_argument("The media type of an attachment", media_type, str)
+        check_argument("The name of an attachment", name, str)
         with visibly():
             name = check_attachment_name(name)
             if data:
@@ -323,7 +348,7 @@ class AttachmentsClient:
 
     async def get(self, ref: AttachmentRef) -> bytes:
         """The bytes of a reference this session holds."""
-        _check("An attachment to read", ref, AttachmentRef)
+        check_argument("An attachment to read", ref, AttachmentRef)
         mine = next((blob for blob in self._site.attached if blob.hash == ref.hash), None)
         if mine is not None:
             return mine.data
@@ -354,103 +379,8 @@ class _Collected:
         return AttachmentRef(hash=blob.hash, media_type=media_type, size=len(data))
 
 
-class CompletionsClient:
-    """`ctx.direct_completions` of one call: recorded where its body is resumable, else part of the attempt."""
-
-    def __init__(self, body: Body | None, veil: Veil, site: CallSite, model: Model, fetch: Fetch) -> None:
-        self._body = body
-        self._veil = veil
-        self._site = site
-        self._model = model
-        self._fetch = fetch
-
-    async def complete(self, request: DirectRequest | str, usage_source: str) -> Reply:
-        """The reply of the session's own model."""
-        self._site.check_running()
-        asked = DirectRequest(request) if isinstance(request, str) else request
-        _check("A direct completion", asked, DirectRequest)
-        _check("The instructions of a direct completion", asked.instructions, str)
-        _check("The key of a direct completion", asked.key, str)
-        _check("The usage source of a direct completion", usage_source, str)
-        if not usage_source.strip():
-            raise ToolError("A direct completion needs a usage source", code="invalid_argument")
-        asked = replace(asked, instructions=self._veil.text(asked.instructions))
-        messages = _veiled(_messages(asked.messages), self._veil)
-        outcome = await self._answer(asked, messages, usage_source)
-        if outcome.reply is None:
-            raise _no_reply(outcome.error)
-        return outcome.reply
-
-    async def _answer(self, asked: DirectRequest, messages: tuple[Message, ...], source: str) -> DirectOutcome:
-        if self._body is None:
-            outcome = await self._ask(asked, messages, source)
-            if outcome.reply is not None:
-                spent = DirectUsage(source=source, model=outcome.reply.model, usage=outcome.reply.usage)
-                self._site.spent.append(spent)
-            return outcome
-        said = (Message(role="system", parts=(Text(text=asked.instructions),)),) if asked.instructions else ()
-        spec = LlmRequestSpec(
-            model=self._site.turn.composition.model, messages=(*said, *messages), generation=asked.settings
-        )
-        name = asked.key or digest(spec)[:16]
-        return await self._body.direct(name, spec, source, lambda: self._ask(asked, messages, source))
-
-    async def _ask(self, asked: DirectRequest, messages: tuple[Message, ...], source: str) -> DirectOutcome:
-        turn = self._site.turn
-        messages, attachments = await hydrated(messages, self._fetch)
-        described = ModelRequest(
-            model=turn.composition.model,
-            instructions=asked.instructions,
-            messages=messages,
-            tools=(),
-            tool_choice="none",
-            settings=turn.composition.settings if asked.settings is None else asked.settings,
-            attachments=attachments,
-        )
-        try:
-            async with asyncio.timeout(MODEL_TIMEOUT_S):
-                reply = await stream_reply(self._model, described, lambda _text, _thinking: None)
-        except TimeoutError:
-            message = f"no complete reply within {MODEL_TIMEOUT_S} s"
-            return DirectOutcome(error=LlmError(kind="stall", message=message, retryable=True), source=source)
-        except ModelError as problem:
-            return DirectOutcome(error=problem.error, source=source)
-        adopted = decode(encode(adopt(reply, turn=turn.id, iteration=turn.iteration)), Reply)
-        if (size := len(encode(adopted))) > MAX_REPLY_BYTES:
-            message = f"the reply is {size} bytes, more than the {MAX_REPLY_BYTES} that are kept"
-            return DirectOutcome(error=LlmError(kind="too_large", message=message), source=source)
-        return DirectOutcome(reply=adopted, source=source)
-
-
-def _check(what: str, given: object, *wanted: type) -> None:
+def check_argument(what: str, given: object, *wanted: type) -> None:
     """Refuse an argument that is something else, in words for whoever wrote the tool."""
     if not isinstance(given, wanted):
         names = " or ".join(one.__name__ for one in wanted)
         raise ToolError(f"{what} must be {names}, not {type(given).__name__}", code="invalid_argument")
-
-
-def _messages(given: str | Sequence[Message]) -> tuple[Message, ...]:
-    _check("The conversation of a direct completion", given, Sequence)
-    for one in () if isinstance(given, str) else given:
-        _check("A part of the conversation", one, Message)
-    messages = (Message(role="user", parts=(Text(text=given),)),) if isinstance(given, str) else tuple(given)
-    if not messages or messages[-1].role != "user":
-        raise ToolError("A direct completion must end with what the user says", code="invalid_argument")
-    with visibly():
-        to_json(messages, where="messages")
-    return messages
-
-
-def _veiled(messages: tuple[Message, ...], veil: Veil) -> tuple[Message, ...]:
-    """What a model is asked, without the secrets that the tool knows."""
-
-    def hidden(part: Part) -> Part:
-        return structs.replace(part, text=veil.text(part.text)) if isinstance(part, Text) else part
-
-    return tuple(structs.replace(one, parts=tuple(hidden(part) for part in one.parts)) for one in messages)
-
-
-def _no_reply(error: LlmError | None) -> ToolError:
-    # Never `retry_safe`: the model may be asked again, but nobody knows what the tool had done before it asked.
-    why = f" ({error.kind}): {error.message}" if error else ""
-    return ToolError(f"The model gave no reply{why}", code="direct_completion_failed")

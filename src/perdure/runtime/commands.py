@@ -10,10 +10,11 @@ import logging
 import os
 import secrets
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -63,7 +64,7 @@ from perdure.runtime.starting import register
 from perdure.services.commands import checked
 from perdure.services.os_commands import ExitWatch, RunFolder, host_id, send, this_boot
 from perdure.services.secrets import Veil
-from perdure.store.protocol import Place
+from perdure.store.shapes import Place
 from perdure.vocab.processes import SessionScope
 from perdure.vocab.records import ProcessEvent, Record
 from perdure.vocab.registrations import ExternalInput, Pointer, ProcessWasAbandoned, Provenance, Registration
@@ -81,6 +82,9 @@ FIRST_PARK_MS = 2_000
 LAST_PARK_MS = 60_000
 """How long a parked one is left alone. Its end is noticed at once by whoever parked it, if the kernel can tell."""
 EXIT = "command:exit"
+ROOM = "command:room"
+MAX_COMMANDS = 64
+"""How many a worker has at once, those that it adopted included."""
 MAX_CHARACTER_BYTES = 4
 
 
@@ -198,6 +202,10 @@ class CommandCode:
     boot: str = field(default_factory=this_boot)
     watches: dict[StreamId, ExitWatch] = field(default_factory=dict[StreamId, ExitWatch])
     tasks: set[asyncio.Task[None]] = field(default_factory=set[asyncio.Task[None]])
+    limit: int = MAX_COMMANDS
+    running: set[StreamId] = field(default_factory=set[StreamId])
+    waiting: dict[StreamId, Callable[[], None]] = field(default_factory=dict[StreamId, Callable[[], None]])
+    numbers: Iterator[int] = field(default_factory=count)
 
     @property
     def definitions(self) -> tuple[str, ...]:
@@ -208,10 +216,6 @@ class CommandCode:
     def place(self) -> Place:
         """Where commands wait."""
         return Place()
-
-    async def run(self, ctx: object, given: object) -> object:
-        """Commands are watched, not run."""
-        raise NotImplementedError
 
     def watcher(
         self,
@@ -225,22 +229,47 @@ class CommandCode:
         """What watches one of them."""
         return CommandDriver(self, record, facts, tenant, owned, shared, stopping)
 
+    async def tidy(self, record: ProcessRecord, facts: Sequence[Record], stream: StreamId) -> None:
+        """Remove the folder of a command that is over, unless it has what the log does not; whoever waits for room may
+        have some now."""
+        self.running.discard(stream)
+        if self.waiting:
+            self.waiting.pop(next(iter(self.waiting)))()
+        command = command_of(record.known)
+        state = None if command is None else fold_all(command, facts)
+        if state is None or state.spawning is None or state.cut or isinstance(record.output, ProcessWasAbandoned):
+            return
+        await asyncio.to_thread(RunFolder.of(state.spawning).remove)
+
+    def has_room(self, stream: StreamId) -> bool:
+        """Take a place among those that this worker has spawned or goes on with, if there is one."""
+        if stream not in self.running and len(self.running) >= self.limit:
+            return False
+        self.running.add(stream)
+        return True
+
+    def wait_for_room(self, stream: StreamId, attempt: int) -> None:
+        """Wake a command that is parked because there is no room, once there is."""
+        self.waiting[stream] = lambda: self._soon(stream, f"{ROOM}:{attempt}:{next(self.numbers)}")
+
+    def _soon(self, stream: StreamId, key: str) -> None:
+        waking = asyncio.get_running_loop().create_task(self._wake(stream, key), name=f"perdure:command:{stream}")
+        self.tasks.add(waking)
+        waking.add_done_callback(self.tasks.discard)
+
     def watch_parked(self, stream: StreamId, pid: int, start: int, attempt: int) -> None:
         """Somebody must look at a parked command once its process is over: it is made claimable then."""
-        loop = asyncio.get_running_loop()
 
         def over() -> None:
             self.forget(stream)
-            waking = loop.create_task(self._wake(stream, attempt), name=f"perdure:exit:{stream}")
-            self.tasks.add(waking)
-            waking.add_done_callback(self.tasks.discard)
+            self.running.discard(stream)  # whoever looks at it next has it
+            self._soon(stream, f"{EXIT}:{attempt}")
 
         self.forget(stream)
         self.watches[stream] = ExitWatch(pid, start, over)
 
-    async def _wake(self, stream: StreamId, attempt: int) -> None:
+    async def _wake(self, stream: StreamId, key: str) -> None:
         now = self.runtime.clock.wall_ms()
-        key = f"{EXIT}:{attempt}"
         try:
             await self.runtime.store.admit(Delivery(stream, key, key, Wake(reason=key), now))
             self.runtime.nudge(stream)
@@ -313,6 +342,7 @@ class CommandDriver:
     def abandon(self) -> None:
         """Watch no longer; the command goes on."""
         self._code.forget(self._owned.stream)
+        self._code.running.discard(self._owned.stream)
 
     async def drain(self) -> None:
         """The command needs no worker."""
@@ -329,6 +359,9 @@ class CommandDriver:
         loop = asyncio.get_running_loop()
         patient_until = loop.time() + self._shared.lounge.patience_s
         self._code.forget(self._owned.stream)
+        self._code.waiting.pop(self._owned.stream, None)
+        if self._state.spawning is not None:
+            self._code.running.add(self._owned.stream)
         while True:
             self._news.clear()
             if self.refusal:
@@ -338,6 +371,8 @@ class CommandDriver:
             now, worker = self._shared.clock.wall_ms(), self._shared.worker
             match due(self._state, sight, cancel=self._cancel, now=now, worker=worker):
                 case Spawn(attempt=attempt):
+                    if not self._code.has_room(self._owned.stream):
+                        return await self._wait_for_room(attempt)
                     await self._spawn(attempt)
                 case Note(event=event):
                     await self._note(event)
@@ -377,6 +412,12 @@ class CommandDriver:
         finally:
             if watch is not None:
                 watch.close()
+
+    async def _wait_for_room(self, attempt: int) -> bool:
+        """As many as this worker may have run: it is spawned later, here or by another worker of this machine."""
+        self._code.wait_for_room(self._owned.stream, attempt)
+        await self._owned.park((), self._shared.clock.wall_ms() + FIRST_PARK_MS)
+        return False
 
     async def _park(self, until: int | None) -> bool:
         """Leave it alone for a while. False is what a parked process is."""
@@ -452,9 +493,6 @@ class CommandDriver:
         events = () if over.event is None else (over.event,)
         self._owned.submit(*events, end, sends=farewell(self._shared, self._tenant, self.record, end))
         await self._owned.durable()
-        attempt = self._state.spawning
-        if attempt is not None and not self._state.cut and not isinstance(over.output, ProcessWasAbandoned):
-            await asyncio.to_thread(RunFolder.of(attempt).remove)
 
 
 def _is_about_to(sight: Sight | None) -> bool:

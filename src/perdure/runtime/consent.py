@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from types import SimpleNamespace
 
 from perdure.errors import Error
@@ -93,6 +93,17 @@ def _failed(item: RunCall, problem: Raised | NotStarted | BaseException) -> bool
     cause = error if isinstance(error, BaseException) else None
     log.error("the approve= of the tool %s failed; a person is asked", item.call.name, exc_info=cause)
     return True
+
+
+async def asks(predicate: Callable[..., object], arguments: Mapping[str, object], context: ToolPrepareContext) -> bool:
+    """Whether a predicate wants somebody to allow a call: yes, unless it clearly says no in time."""
+    given = (SimpleNamespace(**arguments), context)[: _arity(predicate)]
+    try:
+        async with asyncio.timeout(PATIENCE_S):
+            ended = await contained(lambda: predicate(*given), name="perdure:approve")
+    except TimeoutError:
+        return True
+    return not (isinstance(ended, Returned) and ended.value is False)
 
 
 def _arity(predicate: Callable[..., object]) -> int:

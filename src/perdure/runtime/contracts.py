@@ -5,7 +5,8 @@ from __future__ import annotations
 from perdure.codec import decode
 from perdure.ids import BlobHash, StreamId, TurnId
 from perdure.store.protocol import Store
-from perdure.vocab.records import TurnOpened, TurnRecomposed, hands_key, open_key
+from perdure.vocab.log_keys import hands_key, open_key
+from perdure.vocab.records import TurnOpened, TurnRecomposed
 from perdure.vocab.tools import Composition, ToolContract
 
 

@@ -12,10 +12,11 @@ from perdure.errors import Code, Error
 from perdure.ids import BlobHash, PromiseId, Seq, StreamId
 from perdure.inbox.admit import stream_unknown
 from perdure.session.fold import SessionState, fold_all
-from perdure.session.redaction import blobs_of, hollow, hollow_answer, promise_of, sha256_of
+from perdure.session.redaction import blobs_of, caches_of, hollow, hollow_answer, promise_of, sha256_of
 from perdure.store.protocol import Store
+from perdure.vocab.log_keys import redaction_key
 from perdure.vocab.promises import Ok, Resolution
-from perdure.vocab.records import CancelRequested, RecordRedacted, Row, TagsSet, TitleSet, redaction_key, write
+from perdure.vocab.records import CancelRequested, RecordRedacted, Row, TagsSet, TitleSet, write
 
 MAX_TITLE_CHARS = 200
 MAX_TAGS = 32
@@ -124,7 +125,9 @@ async def _plan(store: Store, stream: StreamId, seq: Seq, origin: str, now: int)
             stream=stream,
         )
     others: set[BlobHash] = set()
+    caches: set[BlobHash] = set()  # what is taken out may be in any of them, and none is needed
     for other in rows:
+        caches.update(caches_of(other.record))
         if other.seq != seq:
             others.update(blobs_of(other.record))
     for item in waiting:
@@ -136,7 +139,7 @@ async def _plan(store: Store, stream: StreamId, seq: Seq, origin: str, now: int)
         data=write(rest),
         note=Entry.of(RecordRedacted(seq=seq, sha256=sha256, origin=origin), at=now),
         at=now,
-        drops=tuple(sorted(set(blobs_of(row.record)) - others)),
+        drops=tuple(sorted((set(blobs_of(row.record)) - others) | caches)),
         known_seq=rows[-1].seq,
         known_inbox=max((item.id for item in waiting), default=0),
         answers=() if promise is None else ((promise, await _hollow_answer(store, promise)),),

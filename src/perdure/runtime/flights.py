@@ -14,9 +14,11 @@ from perdure.errors import Code, Error
 from perdure.ids import CallId, EffectId
 from perdure.inbox.admit import Delivery
 from perdure.runtime.clients import CallSite
+from perdure.runtime.lost import Saying
 from perdure.runtime.shared import Secrets
-from perdure.tools.body import Body, Parked
+from perdure.tools.body import Body
 from perdure.tools.context import CancelToken
+from perdure.tools.endings import Parked
 from perdure.turn.state import Effect
 from perdure.vocab.effects import Envelope
 from perdure.vocab.outcomes import Outcome
@@ -78,6 +80,7 @@ class Flight:
     outcome: Outcome | None = None
     blobs: tuple[Blob, ...] = ()
     site: CallSite | None = None
+    said: Saying | None = None
 
     def __post_init__(self) -> None:
         self.id = EffectId(self.begun.envelope.id)
@@ -92,7 +95,12 @@ class Flight:
         """Whether something of it that must not happen twice may be happening right now."""
         if self.outcome is not None or not self.dispatched:
             return False
-        return self.effect == "once" or (self.body is not None and self.body.running > 0)
+        return self.effect == "once" or (self.body is not None and self.body.life.running > 0)
+
+    @property
+    def left_running(self) -> bool:
+        """Whether it goes on although it was told to stop and given a moment, as far as can be seen from here."""
+        return self.cancellation.ignored or (self.task is not None and not self.task.done())
 
     def start(self) -> None:
         """The world is about to notice."""
@@ -107,7 +115,7 @@ class Flight:
     def put_aside(self) -> None:
         """Its body may be entered again later; whatever it still does is no outcome."""
         if self.body is not None:
-            self.body.unwind()
+            self.body.life.unwind()
 
     def shut(self) -> None:
         """The turn goes on without it: nothing that it still does is recorded."""

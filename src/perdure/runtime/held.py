@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
-from perdure.ids import StreamId
+from perdure.ids import StreamId, TurnId
+from perdure.inbox.items import Input
+from perdure.runtime.orphans import Orphans
 from perdure.runtime.owned import OwnedStream
 from perdure.runtime.shared import Shared
+
+if TYPE_CHECKING:
+    from perdure.runtime.offers import Offer
 
 
 class Drives(Protocol):
@@ -63,5 +68,45 @@ class Held(Generic[Driven]):
         """The worker stops: record what is in doubt, and let the stream go."""
         if self.driver:
             await self.driver.drain()
+        self._owned.flush(lease="release")
+        await self._owned.durable()
+
+
+class Quiet:
+    """An owned stream in which nothing runs by itself: what there is to do is one append after another."""
+
+    _owned: OwnedStream
+
+    @property
+    def under_way(self) -> bool:
+        """Nothing of it runs by itself."""
+        return False
+
+    def offer(self, item: Input) -> Offer | None:
+        """Nobody says anything to it."""
+        return None
+
+    def drives(self, turn: TurnId) -> bool | None:
+        """It has no turns."""
+        return None
+
+    async def look(self) -> None:
+        """What others wrote is read when it is served again."""
+
+    def leave_to(self, orphans: Orphans) -> None:
+        """Nothing of it runs."""
+
+    def forbid_starts(self) -> None:
+        """Nothing of it runs."""
+
+    def abandon(self) -> None:
+        """Nothing of it runs."""
+
+    async def let_go(self) -> None:
+        """We cannot read it: give it up as it was found."""
+        await self.hand_over()
+
+    async def hand_over(self) -> None:
+        """The worker stops: let the stream go."""
         self._owned.flush(lease="release")
         await self._owned.durable()

@@ -19,7 +19,9 @@ def with_steps(output: ToolOutput, steps: Mapping[str, bool]) -> ToolOutput:
     if not isinstance(output, Failed) or not steps:
         return output
     failure = output.failure
-    message, begun = _NOT_RUN.subn(r"\1 had begun, and was not run to its end", failure.message)
+    message, begun = failure.message, 0
+    if not failure.error_type:  # what its own code says of itself is left as it is
+        message, begun = _NOT_RUN.subn(r"\1 had begun, and was not run to its end", message)
     if begun and (done := [name for name, known in steps.items() if known]):
         message += f" Steps that are done: {_listed(done)}."
     if doubted := [name for name, known in steps.items() if not known]:

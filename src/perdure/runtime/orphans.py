@@ -20,8 +20,8 @@ from perdure.runtime.shared import LooseEnds
 from perdure.runtime.turns import TurnDriver
 from perdure.store.protocol import Store
 from perdure.tools.ceiling import unkept
+from perdure.vocab.log_keys import open_key
 from perdure.vocab.outcomes import CompletedToolCall, Done, InDoubt, Outcome, Success, ToolCallOutcome
-from perdure.vocab.records import open_key
 
 log = logging.getLogger("perdure.runtime")
 

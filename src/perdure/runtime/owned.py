@@ -25,12 +25,13 @@ from perdure.commit.plan import (
     ClearTimer,
     Entry,
     Plan,
+    Prune,
     Receipt,
     SetTimer,
     Snapshot,
 )
 from perdure.errors import Code, Error
-from perdure.ids import Fence, PromiseId, Seq, StreamId, WorkerId
+from perdure.ids import BlobHash, Fence, PromiseId, Seq, StreamId, WorkerId
 from perdure.inbox.admit import Delivery
 from perdure.store.answer import Answer
 from perdure.store.protocol import Store
@@ -129,11 +130,14 @@ class OwnedStream:
         self._timers: tuple[SetTimer | ClearTimer, ...] = ()
         self._sends: tuple[Delivery, ...] = ()
         self._blobs: tuple[Blob, ...] = ()
+        self._drops: tuple[BlobHash, ...] = ()
         self._snapshot: Snapshot | None = None
         self._asks: tuple[Ask, ...] = ()
         self._uses: tuple[PromiseId, ...] = ()
         self._unless: tuple[str, ...] = ()
+        self._prunes: Prune | None = None
         self._on_trial = False
+        self._recovers = False
         self._dirty = False
 
     # --- submitting
@@ -174,6 +178,13 @@ class OwnedStream:
     def blob(self, *blobs: Blob) -> None:
         """Store bytes in the same append."""
         self._blobs += blobs
+        self._drops = tuple([hash for hash in self._drops if hash not in {blob.hash for blob in blobs}])
+        self._touch()
+
+    def drop(self, *hashes: BlobHash) -> None:
+        """Give up references to bytes in the same append; what was to be stored by it is not."""
+        self._blobs = tuple([blob for blob in self._blobs if blob.hash not in hashes])
+        self._drops += hashes
         self._touch()
 
     def ask(self, *asks: Ask) -> None:
@@ -194,9 +205,18 @@ class OwnedStream:
         if self._uses or self._unless:
             self.flush()
 
+    def recover(self) -> None:
+        """What is submitted until the next append is what a worker that is gone has left: no progress."""
+        self._recovers = True
+
     def snapshot(self, snapshot: Snapshot) -> None:
         """Keep a fold in the same append."""
         self._snapshot = snapshot
+        self._touch()
+
+    def prune(self, prune: Prune) -> None:
+        """Take something out of the log, in the same append as the record that says so."""
+        self._prunes = prune
         self._touch()
 
     def _touch(self) -> None:
@@ -247,6 +267,7 @@ class OwnedStream:
             timers=self._timers,
             sends=self._sends,
             blobs=self._blobs,
+            drops=self._drops,
             snapshot=self._snapshot,
             known_seq=self.known_seq,
             ahead=self._ahead,
@@ -257,6 +278,8 @@ class OwnedStream:
             asks=self._asks,
             uses=self._uses,
             unless=self._unless,
+            recovers=self._recovers,
+            prunes=self._prunes,
         )
         self._reset()
         if self._held is None:

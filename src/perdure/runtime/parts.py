@@ -18,6 +18,7 @@ MAX_INPUT_BYTES = 262_144
 MAX_PART_BYTES = 16_777_216
 MAX_ATTACHED_BYTES = 33_554_432
 MAX_PARTS = 64
+MAX_REASON_BYTES = 4096
 
 _HASH = re.compile(r"[0-9a-f]{64}")
 
@@ -140,3 +141,17 @@ def _too_large(what: str, limit: int) -> Error:
         because=f"the limit is {limit}",
         hint="store large content elsewhere and give the agent a tool that reads it",
     )
+
+
+def short_text(text: str, what: str) -> str:
+    """A few words beside it: who says it, and why.
+
+    Raises:
+        Error: `invalid_argument`, `invalid_text`, `input_too_large`.
+    """
+    plain = check_text(text, where=what)
+    if "\x00" in plain:
+        raise Error(Code.INVALID_TEXT, f"{what} has a NUL character in it", because="not every store can hold that")
+    if len(plain.encode()) > MAX_REASON_BYTES:
+        raise Error(Code.INPUT_TOO_LARGE, f"{what} is too long", because=f"the limit is {MAX_REASON_BYTES} bytes")
+    return plain

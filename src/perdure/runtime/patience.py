@@ -64,12 +64,13 @@ class Patience:
         return min(moments, default=None)
 
     def _is_waiting(self, flight: UnderWay) -> bool:
-        return self._waits.waiting(flight.id) and not (flight.body and flight.body.running)
+        return self._waits.waiting(flight.id) and not (flight.body and flight.body.life.running)
 
     def _loose(self, flights: Collection[UnderWay]) -> list[UnderWay]:
         """Bodies that wait in tasks they have made: whatever else such a body does cannot be seen from here."""
         held_up = self._waits.holds_up
-        return [flight for flight in flights if flight.body and not held_up(flight.id, flight.body.main)]
+        lives = [(flight, flight.body.life) for flight in flights if flight.body]
+        return [flight for flight, life in lives if not life.minds and not held_up(flight.id, life.main)]
 
     def _worth_waiting_s(self) -> float:
         """Nobody need wait in memory for a moment that is known to be far away."""

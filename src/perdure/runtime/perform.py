@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from msgspec.structs import replace
@@ -16,16 +16,10 @@ from perdure.effects.controller import NotDispatched
 from perdure.effects.promises import unsigned_key
 from perdure.errors import Error
 from perdure.ids import BlobHash, CallId
-from perdure.models.protocol import (
-    Model,
-    ModelError,
-    ModelReply,
-    ModelRequest,
-    TextDelta,
-    ThinkingDelta,
-    adopt,
-)
+from perdure.models.protocol import Model, ModelError, ModelRequest, adopt, made_files
 from perdure.runtime.hydrate import Fetch, hydrated
+from perdure.runtime.lost import Saying, cost_of, partial_reply
+from perdure.runtime.reading import Hearing, Patience, stream_reply
 from perdure.runtime.transcript import Shown
 from perdure.tools.ceiling import fit
 from perdure.tools.context import ToolContext
@@ -56,22 +50,38 @@ log = logging.getLogger("perdure.runtime")
 
 MAX_REPLY_BYTES = 524_288
 
-MODEL_TIMEOUT_S = 600
+MAX_JOB_BYTES = 131_072
 
-OnDelta = Callable[[str, bool], None]
+MODEL_TIMEOUT_S = 600
+JOB_TIMEOUT_S = 3600
+"""How long one attempt waits for what a provider works on by itself. The next one goes on waiting for the same."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelAccess:
-    """A model, how the bytes of attachments are found, and what a final answer must pass (None: nothing)."""
+    """A model, how the bytes of attachments are found, what a final answer must pass (None: nothing), and how long the
+    model may be silent."""
 
     model: Model
     fetch: Fetch
-    check: Callable[[str], OutputProblem | None] | None = None
+    check: Callable[[str], OutputProblem | None] | None
+    patience: Patience
 
 
-async def ask_model(access: ModelAccess, turn: Turn, owed: AskModel, shown: Shown, on_delta: OnDelta) -> LlmCallOutcome:
-    """One attempt of one model call. Whatever goes wrong in it is an outcome, not an exception."""
+async def ask_model(
+    access: ModelAccess,
+    turn: Turn,
+    owed: AskModel,
+    shown: Shown,
+    hearing: Hearing,
+    said: Saying,
+    keep: Callable[[Blob], None],
+) -> LlmCallOutcome:
+    """One attempt of one model call. Whatever goes wrong in it is an outcome, not an exception.
+
+    `said` tells all along what the model has said, `keep` gets the files that it made, once the reply that refers to
+    them stands.
+    """
     composition = turn.composition
     messages, attachments = shown.messages, dict[BlobHash, bytes]()
     try:
@@ -90,32 +100,53 @@ async def ask_model(access: ModelAccess, turn: Turn, owed: AskModel, shown: Show
         settings=composition.settings,
         output_spec=composition.output,
         attachments=attachments,
+        job=owed.job,
     )
-    streamed = False
+    limit_s = MODEL_TIMEOUT_S if owed.job is None else JOB_TIMEOUT_S
 
     def show(text: str, thinking: bool) -> None:
-        nonlocal streamed
-        streamed = True
-        on_delta(text, thinking)
+        if said.add(text, thinking):
+            hearing.said(text, thinking)
+
+    async def wait_longer(job: Json) -> None:
+        nonlocal limit_s
+        limit_s = JOB_TIMEOUT_S
+        limit.reschedule(asyncio.get_running_loop().time() + limit_s)
+        if hearing.job is not None:
+            await hearing.job(job)
 
     try:
-        async with asyncio.timeout(MODEL_TIMEOUT_S):
-            reply = await stream_reply(access.model, request, show)
+        async with asyncio.timeout(limit_s) as limit:
+            said.asked = True
+            reply = await stream_reply(access.model, request, Hearing(show, wait_longer), access.patience)
         written = encode(adopt(reply, turn=turn.id, iteration=turn.iteration))
         adopted = decode(written, Reply)
     except TimeoutError:
-        message = f"no complete reply within {MODEL_TIMEOUT_S} s"
-        error = LlmError(kind="stall", message=message, retryable=True)
-        return LlmCallOutcome(error=error, text_streamed=streamed)
+        message = f"no complete reply within {limit_s} s"
+        problem = ModelError(LlmError(kind="stall", message=message, retryable=True))
+        return await _broken(access.model, turn, shown, said, problem)
     except ModelError as problem:
-        return LlmCallOutcome(error=problem.error, text_streamed=streamed)
+        return await _broken(access.model, turn, shown, said, problem)
     except (Exception, SystemExit, KeyboardInterrupt):  # the latter two would end the event loop
         log.exception("the model client failed", extra={"turn": turn.id, "effect": owed.ref.id})
         return LlmCallOutcome(error=LlmError(kind="internal", message="the model client failed; the log has the cause"))
     if len(written) > MAX_REPLY_BYTES:
         message = f"the reply is {len(written)} bytes, more than the {MAX_REPLY_BYTES} that are kept"
-        return LlmCallOutcome(error=LlmError(kind="too_large", message=message))
-    return _checked(LlmCallOutcome(reply=adopted, text_streamed=streamed), adopted, access.check)
+        return LlmCallOutcome(error=LlmError(kind="too_large", message=message), spent=reply.usage)
+    for made in made_files(reply):
+        keep(made)
+    return _checked(LlmCallOutcome(reply=adopted, text_streamed=said.chars > 0), adopted, access.check)
+
+
+async def _broken(model: Model, turn: Turn, shown: Shown, said: Saying, problem: ModelError) -> LlmCallOutcome:
+    """The end of an attempt that broke off. What its provider does not tell is estimated."""
+    error, spent = problem.error, problem.spent
+    if not spent.calls and (said.anything or error.kind == "stall"):
+        spent = await cost_of(model, turn, shown, said.chars)
+    may_stand = error.retryable and error.kind != "job_lost" and not said.hidden
+    if may_stand and (reply := partial_reply(turn, said.text, error.kind, spent)):
+        return LlmCallOutcome(reply=reply, text_streamed=True)
+    return LlmCallOutcome(error=error, text_streamed=said.chars > 0, spent=spent)
 
 
 def _checked(
@@ -136,28 +167,6 @@ def _offered(composition: Composition, *, cut: bool) -> tuple[ToolDefinition, ..
     if not cut or not tools or composition.tool(read_result.name) is not None:
         return tools
     return (*tools, read_result.to_definition())
-
-
-async def stream_reply(model: Model, request: ModelRequest, on_delta: OnDelta) -> ModelReply:
-    """The reply a model's stream ends with.
-
-    Raises:
-        ModelError: why there is none.
-    """
-    events = model.stream(request)
-    try:
-        async for item in events:
-            match item:
-                case TextDelta(text=text):
-                    on_delta(text, False)
-                case ThinkingDelta(text=text):
-                    on_delta(text, True)
-                case ModelReply():
-                    return item
-    finally:
-        if isinstance(events, AsyncGenerator):
-            await events.aclose()
-    raise ModelError(LlmError(kind="stream_cut", message="the stream ended without a reply", retryable=True))
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,8 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from perdure.clock import Clock
@@ -60,6 +61,26 @@ class Permits:
         if self._wanted.pop(wanted.ask.holder, None) is not None:
             self._back.add(wanted.ask.holder)
             self._go()
+
+    @asynccontextmanager
+    async def held(self, stream: StreamId, effect: EffectId, what: str) -> AsyncGenerator[None]:
+        """Do something within the limits of `what`, for a call that waits for it in memory.
+
+        Whoever waits here may hold a permit of its own only if nobody who holds one of `what` waits for anything.
+        """
+        limits = self.work.limits_of(what)
+        if not limits:
+            yield
+            return
+        news = asyncio.Event()
+        wanted = self.want(stream, effect, limits, news.set)
+        try:
+            while not wanted.granted:  # a worker that leaves cancels its calls in the end
+                news.clear()
+                await news.wait()
+            yield
+        finally:
+            self.give_back(wanted)
 
     def leave_line(self) -> None:
         """This worker drains: what has no permit by now, or does not get it at once, is begun by others."""

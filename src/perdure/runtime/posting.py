@@ -18,11 +18,12 @@ from perdure.runtime import answers
 from perdure.runtime.contracts import contract_of
 from perdure.runtime.keeping import KeptSecrets
 from perdure.services.secrets import Veil
-from perdure.store.protocol import Accepted, AlreadyResolved, Resolved
+from perdure.store.shapes import Accepted, AlreadyResolved, Resolved
 from perdure.vocab.effects import AwaitEvent, PreparedToolCall
+from perdure.vocab.log_keys import ask_key
 from perdure.vocab.promises import AwaitEventKey, Cancelled, ClientResult, Err, Ok, Resolution, TimedOut, UserAnswer
 from perdure.vocab.questions import Answer, Question, answered, mismatches, questions_of, values_of
-from perdure.vocab.records import EffectStarted, ask_key
+from perdure.vocab.records import EffectStarted
 from perdure.vocab.tools import ToolContract
 
 if TYPE_CHECKING:

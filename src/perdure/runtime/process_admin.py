@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol, get_args
 
 from perdure.codec import Json
 from perdure.errors import Code, Error
@@ -14,10 +14,12 @@ from perdure.processes.registration import check_process_id, owner_of, unknown
 from perdure.processes.visibility import listed_by
 from perdure.runtime import process_edges as edges
 from perdure.runtime.clock import short_id
+from perdure.runtime.pages import check_limit
 from perdure.runtime.process_handle import ProcessHandle
-from perdure.store.protocol import StreamInfo
+from perdure.store.shapes import StreamInfo
+from perdure.vocab.log_keys import PROCESS_END
 from perdure.vocab.processes import ProcessListMode, SessionScope
-from perdure.vocab.records import PROCESS_END, Row
+from perdure.vocab.records import Row
 from perdure.vocab.registrations import ProcessOutput, Registration
 
 if TYPE_CHECKING:
@@ -88,14 +90,19 @@ class Processes:
 
         A page costs what it holds, however many processes there are. (With a session *and* a definition, what the
         session sees is looked through.)
+
+        Raises:
+            Error: `invalid_argument`.
         """
         rt = self._runtime
         rt.check_usable()
+        if mode not in get_args(ProcessListMode):
+            raise Error(Code.INVALID_ARGUMENT, f"{mode!r} is no list of processes", hint="live or all")
         scope = None if session is None else SessionScope(session_id=session, frame_id=frame)
         page = await rt.store.newest(
             tenant=rt.tenant,
             kind="process",
-            limit=limit,
+            limit=check_limit(limit),
             before=before,
             tag=listed_by(mode, scope, definition),
             agent=None if definition is None else owner_of(definition),

@@ -24,11 +24,14 @@ from perdure.runtime.process_events import info_of
 from perdure.runtime.process_function import ProcessFunction
 from perdure.runtime.process_handle import ProcessHandle
 from perdure.runtime.starting import python_process, register
-from perdure.tools.body import Body, EventFailed, EventTimedOut
+from perdure.tools.body import Body
 from perdure.tools.clients.surface import CallSurface
+from perdure.tools.durations import seconds
+from perdure.tools.endings import EventFailed, EventTimedOut
 from perdure.tools.errors import ToolError
 from perdure.vocab.blobs import Blob
 from perdure.vocab.causes import ToolCallCause
+from perdure.vocab.log_keys import event_key
 from perdure.vocab.processes import (
     CancelProcess,
     DeleteSessionEdges,
@@ -48,7 +51,7 @@ from perdure.vocab.processes import (
     TransferProcesses,
 )
 from perdure.vocab.promises import Cancelled, Err, Ok, TimedOut
-from perdure.vocab.records import ProcessEvent, event_key
+from perdure.vocab.records import ProcessEvent
 from perdure.vocab.registrations import EngineInput, Provenance, Registration, ToolCallInput
 
 if TYPE_CHECKING:
@@ -135,14 +138,15 @@ class ProcessesClient:
 
     # --- looking
 
-    async def await_process(self, handle: Json, *, timeout: float | None = None) -> Json:
+    async def await_process(self, handle: Json, *, timeout: float | str | None = None) -> Json:
         """How a process ended."""
         with visibly():
+            within = seconds(timeout)
             target = await self._visible(handle)
             if self._body is None:
-                return decode(encode(await target.wait(timeout)))
+                return decode(encode(await target.wait(within)))
         scope = ProcessScope(self._ctx.tenant, target.id)
-        limit = None if timeout is None else round(timeout * 1000)
+        limit = None if within is None else round(within * 1000)
         match await self._body.ended(scope.id, target.id, limit):
             case Ok(value=output):
                 return output

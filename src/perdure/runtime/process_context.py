@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from os import PathLike
 from typing import TYPE_CHECKING, Literal, Protocol, TypeVar, overload
@@ -14,19 +14,23 @@ from perdure.codec import Json, decode, encode, to_json
 from perdure.effects import keys
 from perdure.effects.promises import ProcessScope
 from perdure.errors import Code, Error
-from perdure.ids import CallId, Tenant, check_id, join
-from perdure.processes.events import signal_type
+from perdure.ids import BlobHash, CallId, Tenant, check_id, join, process_stream
+from perdure.processes.chronology import Moment
+from perdure.processes.events import PHASE, signal_type
 from perdure.processes.record import ProcessRecord
-from perdure.processes.registration import check_process_id
+from perdure.processes.registration import NOTHING_CAPTURED, check_process_id
+from perdure.runtime import process_branches
 from perdure.runtime.process_handle import ProcessHandle, value_of
+from perdure.runtime.process_limits import check_child
 from perdure.runtime.starting import python_process, register
 from perdure.runtime.trigger_client import Spokesman, TriggersClient
 from perdure.services.commands import GRACE_S, KEEP_BYTES, checked
 from perdure.services.secrets import Veil
-from perdure.tools.body import Body, EventFailed, EventTimedOut
+from perdure.tools.body import Body
 from perdure.tools.context import NOT_GIVEN, CancelToken
 from perdure.tools.durable import DurableOps, Duration
 from perdure.tools.durations import duration_ms
+from perdure.tools.endings import EventFailed, EventTimedOut
 from perdure.tools.errors import ToolError
 from perdure.vocab.causes import ProcessCause
 from perdure.vocab.processes import ProcessStarted, StartProcess
@@ -43,8 +47,8 @@ T = TypeVar("T")
 class Driven(Protocol):
     """The process under way, as its context sees it."""
 
-    def emit(self, name: str, payload: Json, replay: str) -> None:
-        """Append a declared event, once for each replay key."""
+    def emit(self, name: str, payload: Json, replay: str, *, ours: bool = False) -> None:
+        """Append a declared event, once for each replay key; `ours` is one of those that only the runtime writes."""
         ...
 
 
@@ -111,10 +115,52 @@ class ProcessContext(DurableOps):
             Error: `process_event_undeclared`, `process_event_invalid`, `process_event_conflict`.
         """
         body = self.durable_effects()
+        check_id(event, what="the event")
         payload = to_json(payload, where="the payload")
         self.driver.emit(
             event, payload, keys.process_event(self.process_id, body.count("emit")) if key is None else key
         )
+
+    @contextmanager
+    def phase(self, name: str) -> Generator[None]:
+        """A named stretch of the function: `with ctx.phase("fetch"):`. When it began and ended stands in the log, once
+        however often the function is entered, and `record.phases` has it. One that a cancel breaks off stays open."""
+        body = self.durable_effects()
+        nth = body.count(f"phase:{check_id(name, what='the name of the phase')}")
+        self._mark(name, "begun", nth)
+        try:
+            yield
+        except Exception:
+            self._mark(name, "ended", nth)
+            raise
+        self._mark(name, "ended", nth)
+
+    def _mark(self, name: str, edge: str, nth: int) -> None:
+        self.driver.emit(PHASE, {"phase": name, "edge": edge}, f"phase:{name}:{nth}:{edge}", ours=True)
+
+    async def chronological_projection(self) -> tuple[Moment, ...]:
+        """What happened to this process until now, in order, as far as it is durable when this is called."""
+        await self.durable_effects().controller.ledger.durable()
+        return await self.runtime.process(self.process_id).chronology()
+
+    async def protocol_extension(self, name: str, type: type[T]) -> T | None:
+        """What the host said when it started this process, or the one that started it, besides its arguments
+        (`rt.start(..., extensions={name: …})`), as `type`; None if it said nothing, or something of another shape."""
+        given = (await self._extensions()).get(name)
+        if given is None:
+            return None
+        try:
+            return msgspec.convert(given, type)
+        except msgspec.ValidationError:
+            return None
+
+    async def _extensions(self) -> dict[str, Json]:
+        mine = self.look().known
+        if mine.env in ("", NOTHING_CAPTURED):
+            return {}
+        hash = BlobHash(mine.env.rpartition(":")[2])
+        kept = await self.runtime.store.blob(hash, stream=process_stream(self.tenant, self.process_id))
+        return decode(kept.data)["plugin_options"]
 
     @property
     def triggers(self) -> TriggersClient:
@@ -139,10 +185,11 @@ class ProcessContext(DurableOps):
         goes on when this one ends. Without an `id`, children are numbered by their function.
 
         Raises:
-            Error: `process_conflict`, and what `rt.start` refuses.
+            Error: `process_conflict`, `process_children_exceeded`, `process_depth_exceeded`, and what `rt.start`
+                refuses.
         """
         body = self.durable_effects()
-        name = process if isinstance(process, str) else process.name
+        name = check_id(getattr(process, "name", process), what="the process")
         child = f"{self.process_id}/{name}:{body.count(f'start:{name}')}" if id is None else check_process_id(id)
         mine = self.look().known
         provenance = Provenance(
@@ -151,9 +198,11 @@ class ProcessContext(DurableOps):
             caused_by=ProcessCause(process_id=self.process_id),
         )
         asked, env = python_process(
-            self.runtime, process, args, dict(kwargs), id=child, provenance=provenance, wake_target=mine.wake_target
-        )
+            self.runtime, process, args, dict(kwargs), id=child, provenance=provenance, wake_target=mine.wake_target,
+            extensions=await self._extensions(),
+        )  # fmt: skip
         command = StartProcess(process_id=child, registration=decode(encode(asked)))
+        await self._check_child(body, child)
 
         async def register_child() -> ProcessStarted:
             return ProcessStarted(record=(await register(self.runtime, asked, env=env)).json)
@@ -186,6 +235,7 @@ class ProcessContext(DurableOps):
         given: Json = {"argv": argv, "shell": shell, "cwd": None if cwd is None else str(cwd), "env": env}
         given = to_json(given, where="the command")
         command = StartProcess(process_id=child, registration=given)
+        await self._check_child(body, child)
 
         async def start_it() -> ProcessStarted:
             host = self.runtime.commands.host
@@ -202,14 +252,19 @@ class ProcessContext(DurableOps):
         await body.command("start", child, command, start_it)
         return ProcessHandle(self.runtime, child)
 
+    async def _check_child(self, body: Body, child: str) -> None:
+        rt, parent = self.runtime, (self.process_id, self.look().known.provenance)
+        await check_child(rt.store, self.tenant, rt.process_limits, body, parent, child)
+
     async def wait(self, process: ProcessHandle | str, *, timeout: Duration | None = None) -> Json:
         """What another process returned. While this one waits it holds nothing.
 
         Raises:
-            Error: `process_failed` if it did not return.
+            Error: `process_failed` if it did not return; `process_handle_invalid`.
             EventTimedOut: it has not ended within `timeout`.
+            EventFailed: there is none (`process_unknown`), or it waits for this one (`process_wait_cycle`).
         """
-        id = process if isinstance(process, str) else process.id
+        id = self.runtime.processes.handle(process).id
         if id == self.process_id:
             raise Error(Code.INVALID_ARGUMENT, f"the process {id} cannot wait for its own end", process=id)
         limit = None if timeout is None else duration_ms(timeout, what="the timeout")
@@ -254,6 +309,8 @@ class ProcessContext(DurableOps):
                 client.ask(content, name=name) if output is None else client.ask(content, output=output, name=name)
             )
         body = self.durable_effects()
+        for given, what in ((agent, "the agent"), (session, "the session id")):
+            check_id(given, what=what)
         name = f"{agent}:{body.count(f'ask:{agent}')}" if name is None else name
 
         async def answer(agent: str, content: str, where: str) -> str:
@@ -268,31 +325,19 @@ class ProcessContext(DurableOps):
         return await self.step(f"ask:{name}", answer, agent, content, session, effect="idempotent")
 
     async def gather(self, *branches: Awaitable[T]) -> list[T]:
-        """Do several things at once; if one fails, the others are stopped where they wait, and it is raised."""
-        tasks = [asyncio.ensure_future(branch) for branch in branches]
-        try:
-            return list(await asyncio.gather(*tasks))
-        finally:
-            for task in tasks:
-                task.cancel()
+        """Do several things at once; if one fails, the others are stopped where they wait, and it is raised. Which one
+        failed is recorded, so that the others get no further on a later entry; gathers are told apart by their order.
+        """
+        return await process_branches.gather(self.durable_effects(), branches)
 
     async def first(
         self, name: str, /, *, losers: Literal["stop", "leave"] = "stop", **branches: Awaitable[Json]
     ) -> tuple[str, Json]:
         """Whichever of several comes first: its name and its value. Which it was is recorded, and so is what became of
-        the `losers`: stopped where they wait, or left to themselves for as long as the function runs.
+        the `losers`: stopped where they wait, or left to themselves for as long as the function runs. What is stopped
+        takes nothing any more: a signal that it waited for is kept for the next wait.
+
+        Raises:
+            Error: `invalid_argument` if there is nothing to wait for.
         """
-        tasks = {key: asyncio.ensure_future(branch) for key, branch in branches.items()}
-        body = self.durable_effects()
-        try:
-            known = body.recorded("first", name)
-            waiting = tasks.values() if known is None else (tasks[known["winner"]],)
-            done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-            winner = next(key for key, task in tasks.items() if task in done)
-            fate = {key: "stopped" if losers == "stop" else "left" for key in tasks if key != winner}
-            body.record("first", name, {"winner": winner, "losers": fate})
-            return winner, tasks[winner].result()
-        finally:
-            for task in tasks.values():
-                if losers == "stop" and not task.done():
-                    task.cancel()
+        return await process_branches.first(self.durable_effects(), name, branches, stops=losers == "stop")

@@ -6,6 +6,7 @@ All that is worth keeping is in its log; what is here are tasks, which a crash m
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -17,9 +18,10 @@ from perdure.effects.journal import EffectJournal
 from perdure.effects.promises import SECRET, ProcessScope
 from perdure.errors import Code, Error
 from perdure.ids import EffectId, InputId, SessionId, Tenant, TurnId, join
-from perdure.inbox.admit import Delivery
+from perdure.inbox.admit import Delivery, delivery
+from perdure.inbox.items import Wake
 from perdure.processes.events import STEPS_UNUSED, check_same, check_sayable
-from perdure.processes.machine import cancelled, ending
+from perdure.processes.machine import abandoned, cancelled, ending
 from perdure.processes.record import ProcessRecord, Signals
 from perdure.processes.wakes import wake_of
 from perdure.runtime.clock import short_id, uuid7
@@ -29,21 +31,24 @@ from perdure.runtime.honesty import LEFT_BEHIND
 from perdure.runtime.owned import OwnedStream
 from perdure.runtime.patience import Patience
 from perdure.runtime.process_context import ProcessContext
+from perdure.runtime.process_cycles import Circle, circle_of
 from perdure.runtime.process_events import checked_event
-from perdure.runtime.process_function import ProcessCode, SaysFarewell
+from perdure.runtime.process_function import ProcessCode, RunsHere, SaysFarewell
 from perdure.runtime.shared import Shared
 from perdure.runtime.subagents import Subagents, let_go
 from perdure.runtime.waits import Waits
 from perdure.services.secrets import Veil
 from perdure.services.spawns import Line
-from perdure.tools.body import MAX_STEP_BYTES, Body
+from perdure.tools.body import Body
 from perdure.tools.contained import drive, end_of
 from perdure.tools.context import CancelToken
 from perdure.tools.errors import OutcomeUnknown, ToolError, foremost, message_of, text_of
+from perdure.tools.given import MAX_STEP_BYTES
 from perdure.tools.places import process_place
 from perdure.tools.results import Unstorable, keep
 from perdure.tools.threads import Ended, NotStarted, Raised, Returned
 from perdure.vocab.outcomes import InDoubt
+from perdure.vocab.promises import Err
 from perdure.vocab.records import EffectSettled, ProcessEvent, Record
 from perdure.vocab.refs import PROCESS_BODY
 from perdure.vocab.registrations import ProcessFailure, ProcessOutput, ProcessWasAbandoned, Registration, Succeeded
@@ -53,6 +58,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("perdure.runtime")
 
+LOOK_AGAIN_S = 0.1
 GRACE_S = 0.1
 """How long a body that is put aside may take to come back."""
 
@@ -89,7 +95,13 @@ class ProcessDriver:
     """Drives one process of one owned stream. It is the ledger of its own controller."""
 
     def __init__(
-        self, record: ProcessRecord, facts: Sequence[Record], tenant: Tenant, owned: OwnedStream, shared: Shared
+        self,
+        record: ProcessRecord,
+        facts: Sequence[Record],
+        tenant: Tenant,
+        owned: OwnedStream,
+        shared: Shared,
+        code: RunsHere,
     ) -> None:
         self.record = record
         self.worker = owned.worker
@@ -98,7 +110,7 @@ class ProcessDriver:
         self._scope = ProcessScope(tenant, self._registration.process_id)
         self._owned = owned
         self._shared = shared
-        self._code = code_for(shared, record)
+        self._code = code
         journal, self._signals = EffectJournal(), Signals()
         self._emitted = {(fact.event, fact.replay): fact for fact in facts if isinstance(fact, ProcessEvent)}
         for fact in facts:
@@ -136,9 +148,10 @@ class ProcessDriver:
 
     # --- what it tells others
 
-    def emit(self, name: str, payload: Json, replay: str) -> None:
+    def emit(self, name: str, payload: Json, replay: str, *, ours: bool = False) -> None:
         """Append a declared event, once for each replay key, and tell its target session with it if it wakes."""
-        check_sayable(name, self._scope.process)
+        if not ours:
+            check_sayable(name, self._scope.process)
         new = checked_event(self._registration, name, payload, replay)
         if new.output is not None:
             raise Error(
@@ -161,7 +174,9 @@ class ProcessDriver:
         """Somebody wrote something into its log; `record` has it in."""
         self.record = record
         self._signals.fold(fact)
+        self._waits.hand_out()
         self._told = True
+        self._hurried = self._hurried or record.abandon is not None
         if record.cancel is not None:
             self._stop()
         self._news.set()
@@ -170,7 +185,7 @@ class ProcessDriver:
         """It was asked to end: what it waits for does, once, and nothing new begins unless it cleans up."""
         if self._entry is not None and not self._entry.stopped:
             self._entry.stopped = True
-            self._entry.body.stop()
+            self._entry.body.life.stop()
             self._entry.cancellation.cancel()
             self._waits.stop()
 
@@ -206,8 +221,13 @@ class ProcessDriver:
                 if self._ended is not None:
                     await self._end(self._ended)
                     return True
-                if await self._wait_long_enough() and await self._park():
-                    return False
+                if await self._wait_long_enough():
+                    if self.record.abandon is not None:
+                        await self._end_abandoned()
+                        return True
+                    if await self._may_park() and await self._park():
+                        await self._look_back()
+                        return False
                 if self._entry is None:
                     await self._enter(deps)
                 self._news.clear()
@@ -235,12 +255,12 @@ class ProcessDriver:
 
     async def _live(self, entry: Entry, deps: TurnDeps) -> Ended:
         async def call() -> object:
-            entry.body.enter()
+            entry.body.life.enter()
             async with deps.use() as given:
                 return await self._code.run(self._context(entry, given), self._registration.input)
 
         ended = await drive(call)
-        await entry.body.end()
+        await entry.body.life.end()
         return ended
 
     def _context(self, entry: Entry, given: object) -> ProcessContext:
@@ -260,7 +280,7 @@ class ProcessDriver:
 
     def _came_back(self, entry: Entry) -> None:
         assert entry.task is not None
-        if self._entry is entry and not entry.body.parked:
+        if self._entry is entry and not entry.body.life.parked:
             self._ended = end_of(entry.task)
             if (problem := _trouble(self._ended)) is not None:
                 self.refused(problem)
@@ -274,7 +294,8 @@ class ProcessDriver:
             await self._news.wait()
             return False
         patience = self._patience.left_s((self._entry,), hurried=self._hurried)
-        if patience is None or self._registration.recovery == "owner_bound":  # nobody could enter that again
+        once_only = self._registration.recovery == "owner_bound" and self.record.abandon is None
+        if patience is None or once_only:  # nobody could enter that again
             await self._news.wait()
             return False
         self._news.clear()  # that is what the news was about
@@ -294,6 +315,39 @@ class ProcessDriver:
         self._hurried = True
         self._news.set()
 
+    async def _may_park(self) -> bool:
+        """Whether what it waits for can come, as far as its waits are durable. In a circle, whoever sees all others
+        parked is refused its wait; the last by name looks again until it does, the others park."""
+        if self._waits.count != len(self.record.waiting):
+            return True
+        me, circle = self._scope.process, await self._circle()
+        if circle is None or self._news.is_set():
+            return not self._news.is_set()
+        if circle.unparked:
+            if me > max(circle.unparked):
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(LOOK_AGAIN_S):
+                        await self._news.wait()
+                return False
+            return True
+        log.warning("processes wait for each other: %s", circle.told, extra={"process_id": me})
+        message = f"the process {me} would wait for ever: {circle.told}"
+        self._waits.refuse_ends(Err(code=Code.PROCESS_WAIT_CYCLE.value, message=message))
+        await self._news.wait()
+        return False
+
+    async def _look_back(self) -> None:
+        """It is parked, and so are its waits. If it closed a circle, it shall look at it."""
+        circle = await self._circle()
+        if circle is not None and not circle.unparked:
+            stream, name = self._owned.stream, f"circle:{self.record.seq}"
+            wake = delivery(stream, name, Wake(reason=name), at=self._shared.clock.wall_ms())
+            await self._shared.store.admit(wake)
+            self._shared.host.stir((stream,))
+
+    async def _circle(self) -> Circle | None:
+        return await circle_of(self._shared.store, self._scope.tenant, self.record)
+
     async def _park(self) -> bool:
         """Unwind the body and give the stream up. False if something came meanwhile: then it is entered again."""
         assert self._entry is not None
@@ -310,7 +364,7 @@ class ProcessDriver:
         entry = self._entry
         if entry is None or entry.task is None:
             return
-        entry.body.unwind()
+        entry.body.life.unwind()
         self._waits.unwind()
         await asyncio.wait({entry.task}, timeout=GRACE_S)
         entry.valve.is_shut = True  # if it does not come back, whatever it still does is refused
@@ -320,10 +374,18 @@ class ProcessDriver:
 
     async def _end(self, ended: Ended) -> None:
         self._controller.doubt_unsettled_steps(LEFT_BEHIND)
-        end = self._ending(ended)
+        await self._finish(self._ending(ended), *self._unused(ended))
+
+    async def _end_abandoned(self) -> None:
+        """Somebody gave it up, and it only waits: nobody runs it any more."""
+        await self._unwind()
+        self._entry = None
+        await self._finish(abandoned(self.record))
+
+    async def _finish(self, end: ProcessEvent, *before: ProcessEvent) -> None:
         gone = let_go(self._owned.stream, self._effects(), self._shared.clock.wall_ms())
         sends = (*farewell(self._shared, self._scope.tenant, self.record, end), *gone)
-        self._owned.submit(*self._unused(ended), end, sends=sends)
+        self._owned.submit(*before, end, sends=sends)
         await self._owned.durable()
 
     def _effects(self) -> Iterator[Record]:
@@ -341,7 +403,7 @@ class ProcessDriver:
         if not isinstance(ended, Returned) or body is None:
             return ()
         begins = f"{PROCESS_BODY}/"
-        names = [id.removeprefix(begins) for id in self._controller.journal.ids() if not body.used(id)]
+        names = [id.removeprefix(begins) for id in self._controller.journal.ids() if not body.reached(id)]
         unused: list[str] = [name for name in names if name.startswith(_NAMED)]
         if not unused:
             return ()
@@ -363,7 +425,7 @@ class ProcessDriver:
                 return ending(self.record, ProcessFailure(code="internal_error", message=INTERNAL))
 
     def _failure(self, error: BaseException) -> ProcessFailure:
-        broken = self._entry.body.broken if self._entry else None
+        broken = self._entry.body.life.broken if self._entry else None
         if broken is not None:
             error = broken
         if isinstance(error, OutcomeUnknown):
@@ -386,13 +448,13 @@ class ProcessDriver:
         if entry is None or entry.task is None:
             return
         self._note_loose(entry)
-        entry.body.unwind()
+        entry.body.life.unwind()
         entry.valve.is_shut = True
         self._waits.unwind()
         entry.task.cancel()
 
     def _note_loose(self, entry: Entry) -> None:
-        if entry.body.running:
+        if entry.body.life.running:
             self._shared.loose_ends.note()
 
     def forbid_starts(self) -> None:

@@ -13,7 +13,8 @@ from perdure.processes.events import type_of
 from perdure.runtime.clock import short_id
 from perdure.tools.clients.process_events import ProcessEventInfo
 from perdure.tools.json_schema import mismatches, schema_problem
-from perdure.vocab.records import ProcessEvent, Row, event_key
+from perdure.vocab.log_keys import event_key
+from perdure.vocab.records import ProcessEvent, Row
 from perdure.vocab.registrations import EventType, Registration
 
 if TYPE_CHECKING:

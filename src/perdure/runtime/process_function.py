@@ -12,12 +12,12 @@ from perdure.codec import Json, as_stored
 from perdure.errors import Code, Error
 from perdure.processes.events import SIGNAL, check_event_types
 from perdure.runtime.work import check_place
-from perdure.store.protocol import Place
-from perdure.tools.body import MAX_STEP_BYTES, refuse_unordered
+from perdure.store.shapes import Place
+from perdure.tools.given import MAX_STEP_BYTES, refuse_unordered
 from perdure.vocab.registrations import EngineInput, EventType, ProcessInput, ProcessOutput
 
 if TYPE_CHECKING:
-    from perdure.ids import Tenant
+    from perdure.ids import StreamId, Tenant
     from perdure.inbox.admit import Delivery
     from perdure.processes.record import ProcessRecord
     from perdure.runtime.owned import OwnedStream
@@ -33,7 +33,7 @@ Function = Callable[..., Awaitable[object]]
 
 
 class ProcessCode(Protocol):
-    """What a worker can run: `definitions` are the names under which processes ask for it."""
+    """What a worker can serve: `definitions` are the names under which processes ask for it."""
 
     @property
     def definitions(self) -> tuple[str, ...]:
@@ -45,8 +45,26 @@ class ProcessCode(Protocol):
         """The queue of its processes, and how urgent they are."""
         ...
 
+
+@runtime_checkable
+class RunsHere(ProcessCode, Protocol):
+    """Code whose processes are bodies that a worker enters."""
+
     async def run(self, ctx: ProcessContext, given: ProcessInput) -> object:
         """Run one process; what it returns is its result. It may be entered again from the top."""
+        ...
+
+
+@runtime_checkable
+class HasRoom(Protocol):
+    """Code of which a worker runs only so many at once."""
+
+    def check_room(self, run: StreamId, *, again: bool) -> None:
+        """Take a place for a process before it is begun, or gone on with.
+
+        Raises:
+            Error: `task_limit_exceeded`: it is tried again later, here or by another worker.
+        """
         ...
 
 
@@ -111,6 +129,15 @@ class WatchesOutside(Protocol):
         stopping: Callable[[], bool],
     ) -> Driver:
         """What watches one of them."""
+        ...
+
+
+@runtime_checkable
+class TidiesUp(Protocol):
+    """Code whose processes leave something outside that goes with their end."""
+
+    async def tidy(self, record: ProcessRecord, facts: Sequence[Record], stream: StreamId) -> None:
+        """Take it away, once the end is durable and before anybody forgets of it. Called again, it does nothing."""
         ...
 
 

@@ -20,6 +20,7 @@ from perdure.inbox.admit import Admitted, Conflict, Delivery
 from perdure.inbox.items import Wake
 from perdure.observe.events import Cursor, Event
 from perdure.observe.follow import follow
+from perdure.processes.chronology import Moment, chronology
 from perdure.processes.commands import OUTPUT, command_of
 from perdure.processes.events import CANCEL_REQUESTED, COMPLETED, check_same, check_sayable, signal_type
 from perdure.processes.machine import ending
@@ -27,19 +28,14 @@ from perdure.processes.record import ProcessRecord, fold_all
 from perdure.processes.registration import stream_of, unknown
 from perdure.runtime import answers
 from perdure.runtime.clock import short_id
+from perdure.runtime.process_cycles import circle_of
 from perdure.runtime.process_events import ProcessEventsClient, checked_event
-from perdure.store.protocol import Resolved
-from perdure.tools.body import refuse_unordered
+from perdure.store.shapes import Resolved
+from perdure.tools.durations import seconds
+from perdure.tools.given import refuse_unordered
+from perdure.vocab.log_keys import ABANDON, PROCESS_END, event_key
 from perdure.vocab.promises import Custom, Err
-from perdure.vocab.records import (
-    ABANDON,
-    PROCESS_END,
-    AbandonRequested,
-    ProcessEvent,
-    ProcessRegistered,
-    Row,
-    event_key,
-)
+from perdure.vocab.records import AbandonRequested, ProcessEvent, ProcessRegistered, Row
 from perdure.vocab.registrations import (
     ProcessFailure,
     ProcessOutput,
@@ -61,6 +57,8 @@ class ProcessWhy:
 
     status: Literal["ended", "orphaned", "external", "running", "waiting", "queued"]
     because: str
+    code: str = ""
+    """`process_wait_cycle` if it waits for what waits for it."""
 
 
 class ProcessHandle:
@@ -101,27 +99,36 @@ class ProcessHandle:
             raise unknown(self.id)
         return rows
 
+    async def chronology(self) -> tuple[Moment, ...]:
+        """What happened to it, in order.
+
+        Raises:
+            Error: `process_unknown`.
+        """
+        return tuple(chronology(await self.rows()))
+
     async def events(self, *, after: str = "") -> AsyncIterator[Event]:
         """What happens to it, from a cursor on, endlessly."""
         self.runtime.check_usable()
         start = Cursor.parse(after) if after else Cursor(Seq(0))
-        async for one in follow(self.runtime.store, self.runtime.hub, self.stream, start):
+        async for one in follow(self.runtime.sources, self.stream, start):
             yield one
 
-    async def wait(self, timeout: float | None = None) -> ProcessOutput:
+    async def wait(self, timeout: float | str | None = None) -> ProcessOutput:
         """How it ended, once that is durable. Cancelling the wait, or its timeout, changes nothing.
 
         Raises:
             Error: `process_unknown`, `result_timeout`.
         """
         self.runtime.check_usable()
+        within = seconds(timeout)
         try:
-            async with asyncio.timeout(timeout):
+            async with asyncio.timeout(within):
                 return await self._ended()
         except TimeoutError:
             raise Error(
                 Code.RESULT_TIMEOUT,
-                f"the process {self.id} is not over after {timeout} s; it goes on",
+                f"the process {self.id} is not over after {within} s; it goes on",
                 hint="wait again, or look at it: perdure processes show",
                 process=self.id,
             ) from None
@@ -137,7 +144,7 @@ class ProcessHandle:
                     raise unknown(self.id)
                 await news.wait()
 
-    async def result(self, timeout: float | None = None) -> Json:
+    async def result(self, timeout: float | str | None = None) -> Json:
         """What it returned.
 
         Raises:
@@ -195,9 +202,19 @@ class ProcessHandle:
         key = unsigned_key(ProcessScope(self.runtime.tenant, self.id).id, Custom(key=check_id(name, what="the event")))
         return await answers.resolve(self.runtime, key, answer)
 
-    async def append(self, kind: str, payload: Json, *, replay: str, after_end: bool = False) -> bool:
+    async def append(
+        self,
+        kind: str,
+        payload: Json,
+        *,
+        replay: str,
+        after_end: bool = False,
+        end: ProcessEvent | None = None,
+        sends: tuple[Delivery, ...] = (),
+    ) -> bool:
         """Append a declared event from outside, once for each replay key, and tell whoever runs the process. One that
-        only adds to what is known may come `after_end`.
+        only adds to what is known may come `after_end`. With `end` the process ends in the same transaction, and
+        `sends` go to others in it.
 
         False if it was there already.
         """
@@ -218,7 +235,7 @@ class ProcessHandle:
                 hint="handle.complete(...) ends a process that is done outside",
                 process=self.id,
             )
-        return await self._admit(new, after_end=after_end)
+        return await self._admit(new, *(() if end is None else (end,)), after_end=after_end, sends=sends)
 
     @property
     def process_events(self) -> ProcessEventsClient:
@@ -232,6 +249,10 @@ class ProcessHandle:
         Raises:
             Error: `process_not_external`, `process_already_terminal`, `process_unknown`, and what `append` refuses.
         """
+        return await self._admit(await self.ending(value, event=event, key=key))
+
+    async def ending(self, value: Json = None, *, event: str = COMPLETED["completed"], key: str = "") -> ProcessEvent:
+        """The end of a process that is done outside, as `complete` would write it."""
         registration = await self._registration()
         if registration.recovery != "externally_owned" or command_of(registration) is not None:
             raise Error(
@@ -243,7 +264,7 @@ class ProcessHandle:
         new = checked_event(registration, event, payload, key or keys.process_terminal(self.id, event))
         if new.output is None:
             raise Error(Code.INVALID_ARGUMENT, f"the event {event} does not end a process", process=self.id)
-        return await self._admit(structs.replace(new, authority="external_owner"))
+        return structs.replace(new, authority="external_owner")
 
     async def fail(self, code: str, message: str = "") -> bool:
         """Say that a process failed that is done outside."""
@@ -311,23 +332,37 @@ class ProcessHandle:
             return ProcessWhy("orphaned", f"{because}: handle.abandon() ends it")
         if record.known.recovery == "externally_owned":
             return ProcessWhy("external", "it is done outside; handle.complete(...) ends it")
+        if (circle := await circle_of(self.runtime.store, self.runtime.tenant, record)) is not None:
+            because = f"it waits for what waits for it: {circle.told}; cancel one of them"
+            return ProcessWhy("waiting", because, Code.PROCESS_WAIT_CYCLE.value)
         if info.owner is not None and info.owner_alive:
             return ProcessWhy("running", f"the worker {info.owner} has it")
         if record.waiting:
-            return ProcessWhy("waiting", f"it waits for {', '.join(wait.effect for wait in record.waiting)}")
+            return ProcessWhy(
+                "waiting", f"it waits for {', '.join(wait.effect.partition('/')[2] for wait in record.waiting)}"
+            )
         return ProcessWhy("queued", f"no worker that has {record.known.definition} has taken it yet")
 
-    async def _admit(self, new: ProcessEvent, *, after_end: bool = False) -> bool:
+    async def _admit(
+        self, new: ProcessEvent, *also: ProcessEvent, after_end: bool = False, sends: tuple[Delivery, ...] = ()
+    ) -> bool:
         store, now = self.runtime.store, self.runtime.clock.wall_ms()
-        ended = None if after_end else await store.find(self.stream, PROCESS_END)
-        if ended is not None:  # what was said before that is not refused when it is said again
-            known = await store.find(self.stream, event_key(new.event, new.replay)) or ended
+        source, content = event_key(new.event, new.replay), brief(digest((new.event, new.payload)))
+        done = await store.intervene(
+            Intervention(
+                self.stream,
+                delivery=Delivery(self.stream, source, content, Wake(reason=source), now),
+                notes=tuple(Entry.of(event, at=now) for event in (new, *also)),
+                sends=sends,
+                unless=() if after_end else (PROCESS_END,),
+            )
+        )
+        if done.admission is None:  # it has ended; what was said before that is not refused when it is said again
+            known = await store.find(self.stream, source) or await store.find(self.stream, PROCESS_END)
+            assert known is not None
             assert isinstance(known.record, ProcessEvent)
             check_same(known.record, new, self.id)
             return False
-        source, content = event_key(new.event, new.replay), brief(digest((new.event, new.payload)))
-        wake = Delivery(self.stream, source, content, Wake(reason=source), now)
-        done = await store.intervene(Intervention(self.stream, delivery=wake, notes=(Entry.of(new, at=now),)))
         if isinstance(done.admission, Conflict):
             raise Error(
                 Code.PROCESS_EVENT_CONFLICT,
@@ -335,7 +370,8 @@ class ProcessHandle:
                 process=self.id,
                 key=new.replay,
             )
-        await self.runtime.tell(self.stream)
+        for stream in (self.stream, *(one.stream for one in sends)):
+            await self.runtime.tell(stream)
         return isinstance(done.admission, Admitted)
 
     async def _registration(self) -> Registration:

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Iterable
 
 from perdure.codec import Json
-from perdure.commit.plan import Plan, Receipt
+from perdure.commit.plan import ClearTimer, Plan, Receipt, SetTimer
 from perdure.effects.controller import JournaledController
 from perdure.effects.journal import EffectJournal
 from perdure.effects.promises import ProcessScope, unsigned_key
@@ -18,19 +18,22 @@ from perdure.processes.events import WAKE_DISCARDED
 from perdure.processes.machine import End, Rest, Run, ending, owed
 from perdure.processes.record import CODE, ProcessRecord, advance, fold
 from perdure.runtime.held import Held
+from perdure.runtime.offers import Offer
 from perdure.runtime.orphans import Orphans
 from perdure.runtime.owned import OwnedStream, rows_of
 from perdure.runtime.process_driver import ProcessDriver, code_for, farewell, wake_for
-from perdure.runtime.process_function import Driver, SaysFarewell, WatchesOutside
-from perdure.runtime.resident import Offer
+from perdure.runtime.process_function import Driver, HasRoom, RunsHere, SaysFarewell, TidiesUp, WatchesOutside
 from perdure.runtime.sealing import MAX_TAKEOVERS
 from perdure.runtime.shared import Shared
 from perdure.runtime.subagents import let_go
+from perdure.runtime.task_retention import RETENTION, kept_until, sweep, task_in
 from perdure.runtime.waits import end_told
-from perdure.store.protocol import Claim, InboxRow
+from perdure.store.shapes import Claim, InboxRow
+from perdure.vocab.children import ChildEnded
+from perdure.vocab.log_keys import PROCESS_END, event_key
 from perdure.vocab.outcomes import InDoubt
 from perdure.vocab.promises import ProcessTerminal
-from perdure.vocab.records import PROCESS_END, ChildEnded, ProcessEvent, ProcessFirstStarted, Record, Row, event_key
+from perdure.vocab.records import ProcessEvent, ProcessFirstStarted, Record, Row
 from perdure.vocab.registrations import ProcessWasAbandoned
 
 log = logging.getLogger("perdure.runtime")
@@ -121,7 +124,7 @@ class ProcessResident(Held[Driver]):
         """Read and fold what the log says, once."""
         if self._loaded:
             return
-        loaded = await self._shared.store.load(self.stream, code=CODE)
+        loaded = self._claim.loaded or await self._shared.store.load(self.stream, code=CODE)
         for row in loaded.rows:
             self.record = fold(self.record, row)
             self._note(row.record)
@@ -153,7 +156,9 @@ class ProcessResident(Held[Driver]):
         self._stuck_for = 0
         match what:
             case Rest():
-                if await self._is_orphan():
+                if await self._is_swept():
+                    pass
+                elif await self._is_orphan():
                     reason = "its worker is gone, and nobody else may go on with it"
                     output = ProcessWasAbandoned(by=self._shared.worker, reason=reason)
                     await self._end(ending(self.record, output, authority="reconciled_abandon"))
@@ -201,10 +206,23 @@ class ProcessResident(Held[Driver]):
         """Nothing is owed: give it up, as something that waits or that is over."""
         await self._owned.durable()  # what was sent has its verdict, and that is recorded too
         if ended:
+            await self._tidy()
             await self._tell_end()
+            self._keep_for_a_while()
         self._owned.active = False
         self._owned.flush(lease="release", parked=not ended)
         await self._owned.durable()
+
+    async def _tidy(self) -> None:
+        code = self._shared.processes.get(self.record.known.definition)
+        if isinstance(code, TidiesUp):
+            await code.tidy(self.record, self._facts, self.stream)
+
+    def _keep_for_a_while(self) -> None:
+        """A task that is over goes after a time, as it is declared now."""
+        if task_in(self.record.known) is not None:
+            until = kept_until(self.record, self._shared.task_retention_ms)
+            self._owned.timer(ClearTimer(RETENTION), *(() if until is None else (SetTimer(RETENTION, until),)))
 
     async def _tell_end(self) -> None:
         """Whoever waits for its end is told. Until then somebody must go on with it, so that nobody waits in vain."""
@@ -216,6 +234,16 @@ class ProcessResident(Held[Driver]):
         if end is not None:
             await store.resolve(promise, end, now=self._shared.clock.wall_ms())
             self._shared.host.news()
+
+    async def _is_swept(self) -> bool:
+        """Whether it is a task that was kept for long enough, and is gone now."""
+        until = kept_until(self.record, self._shared.task_retention_ms)
+        if until is None or until > self._shared.clock.wall_ms():
+            return False
+        await self._owned.durable()
+        await self._tell_end()
+        await sweep(self._shared, self.stream, self.record)
+        return True
 
     async def _is_orphan(self) -> bool:
         """Whether it is bound to a worker that is certainly dead, and its code wants that to be told; or somebody has
@@ -238,7 +266,13 @@ class ProcessResident(Held[Driver]):
         await self._rest(ended=True)
 
     async def _run(self, *, first: bool) -> None:
-        code_for(self._shared, self.record)
+        code = code_for(self._shared, self.record)
+        if isinstance(code, HasRoom) and (first or self.record.known.recovery == "rerunnable"):
+            try:
+                code.check_room(self.stream, again=not first)
+            except Error:
+                await self._defer()
+                raise
         if first:
             self._owned.active = True
             self._owned.submit(ProcessFirstStarted(worker=self._shared.worker))
@@ -251,11 +285,18 @@ class ProcessResident(Held[Driver]):
         if ended:
             await self._rest(ended=True)
 
+    async def _defer(self) -> None:
+        """There is no room for it here: whoever has some may take it."""
+        self._owned.active = True
+        self._owned.flush(lease="release")
+        await self._owned.durable()
+
     def _driver(self) -> Driver:
         code, given = code_for(self._shared, self.record), (self.record, self._facts, self._tenant, self._owned)
         if isinstance(code, WatchesOutside):
             return code.watcher(*given, self._shared, lambda: self.stopping)
-        return ProcessDriver(*given, self._shared)
+        assert isinstance(code, RunsHere)  # the runtime takes no other
+        return ProcessDriver(*given, self._shared, code)
 
     # --- in the hands of a worker
 

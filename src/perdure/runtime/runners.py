@@ -6,6 +6,7 @@ parts goes through here, and through a valve that is shut once the turn goes on 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
@@ -14,33 +15,38 @@ from typing import Protocol, TypeAlias
 import msgspec
 
 from perdure.clock import Clock
+from perdure.codec import Json, encode
 from perdure.commit.plan import Blob
 from perdure.effects import keys
 from perdure.effects.controller import JournaledController, Ledger
 from perdure.effects.journal import EffectJournal
 from perdure.effects.promises import SECRET, TurnScope
-from perdure.ids import CallId, EffectId, WorkerId
+from perdure.errors import Error
+from perdure.ids import BlobHash, CallId, EffectId, WorkerId
 from perdure.observe.emit import EventContext
 from perdure.observe.live import LiveEmitter
-from perdure.runtime.clients import CallSite
+from perdure.runtime.clients import Cache, CallSite
 from perdure.runtime.deps import DepsFailed, TurnDeps
 from perdure.runtime.envelopes import Where, envelope
 from perdure.runtime.flights import AttemptCompletion, Flight, Valve
+from perdure.runtime.lost import NOT_WANTED, Saying
 from perdure.runtime.lounge import Lounge
-from perdure.runtime.perform import ModelAccess, ask_model, ask_outside, run_tool, without_deps
+from perdure.runtime.perform import MAX_JOB_BYTES, ModelAccess, ask_model, ask_outside, run_tool, without_deps
 from perdure.runtime.permits import Permits
 from perdure.runtime.preparing import Ready
+from perdure.runtime.reading import Hearing
 from perdure.runtime.shared import Secrets
 from perdure.runtime.transcript import Shown
-from perdure.runtime.waiting import Joining
+from perdure.runtime.waiting import Joining, opener_of
 from perdure.runtime.waits import Waits
 from perdure.store.protocol import Store
 from perdure.tools.body import Body
 from perdure.tools.clients.surface import Clients
 from perdure.tools.clients.turn import TurnContext
 from perdure.tools.context import ToolContext
+from perdure.tools.endings import Parked
 from perdure.tools.execute import ToolThreads
-from perdure.tools.places import call_place
+from perdure.tools.places import Place, call_place
 from perdure.tools.prepare import ToolPrepareContext
 from perdure.tools.services import Services
 from perdure.tools.subagents import Spawner
@@ -48,9 +54,19 @@ from perdure.tools.toolbox import Toolbox
 from perdure.turn.state import AskModel, AwaitApproval, AwaitCompletion, AwaitVerdict, Probe, RunCall, Turn
 from perdure.vocab.approvals import approved, decision_of, did_not_happen, lapsed
 from perdure.vocab.effects import AwaitEvent, Envelope
-from perdure.vocab.outcomes import AwaitEventOutcome, Done, DurableStepOutcome, Outcome, Pending, SleepOutcome
+from perdure.vocab.outcomes import (
+    AwaitEventOutcome,
+    Done,
+    DurableStepOutcome,
+    LlmCallOutcome,
+    Outcome,
+    Pending,
+    SleepOutcome,
+)
 from perdure.vocab.promises import AwaitEventKey, Cancelled, Resolution
-from perdure.vocab.records import GrantMade, InputAdmitted, Record
+from perdure.vocab.records import EffectSettled, EffectStarted, GrantMade, InputAdmitted, ModelJobBegun, Record
+
+log = logging.getLogger("perdure.runtime")
 
 Runner: TypeAlias = Callable[[Flight], Awaitable[Outcome]]
 
@@ -76,9 +92,11 @@ class Surroundings:
     lounge: Lounge
     permits: Permits
     opened_at: int
-    joining: Callable[[Turn], list[Joining]]
+    joining: Callable[[Turn, InputAdmitted | None], list[Joining]]
     grant: Callable[[str], GrantMade | None]
     spawner: Callable[[CallId, Ledger], Spawner]
+    lost: Callable[[Turn, Iterable[Record], EffectId, Saying | None], Awaitable[EffectSettled]]
+    lost_completion: Callable[[Turn, EffectStarted], Awaitable[EffectSettled]]
 
 
 class Driven(Ledger, Protocol):
@@ -87,12 +105,20 @@ class Driven(Ledger, Protocol):
     turn: Turn
     records: list[Record]
 
+    def so_far(self) -> Turn:
+        """The turn with what its running calls have bought."""
+        ...
+
     def attach(self, call: CallId, blob: Blob) -> None:
         """Store bytes that a call keeps, and say so."""
         ...
 
     def keep(self, *blobs: Blob) -> None:
         """Store bytes with the next append."""
+        ...
+
+    def drop(self, hashes: Iterable[BlobHash]) -> None:
+        """Let go of bytes with the next append."""
         ...
 
 
@@ -118,9 +144,28 @@ class Runners:
             def on_delta(text: str, thinking: bool) -> None:
                 self._around.on_delta(turn, flight.id, text, thinking)
 
-            return await ask_model(self._around.model, turn, item, shown, on_delta)
+            if self._driven.turn.cancel:
+                return LlmCallOutcome(error=NOT_WANTED)
+            kept: list[Blob] = []
+            hearing = Hearing(on_delta, partial(self._job_begun, flight))
+            flight.said = Saying()
+            outcome = await ask_model(self._around.model, turn, item, shown, hearing, flight.said, kept.append)
+            flight.blobs = tuple(kept)
+            return outcome
 
         return run
+
+    async def _job_begun(self, flight: Flight, job: Json) -> None:
+        """Who finds the turn after us waits for this job, instead of buying another: before anything else of it."""
+        if len(encode(job)) > MAX_JOB_BYTES:
+            log.warning("a job of a provider is too large to be found again", extra={"effect": flight.id})
+            return
+        flight.valve = flight.valve or Valve(self._driven)
+        flight.valve.submit(ModelJobBegun(id=flight.id, job=job))
+        try:
+            await flight.valve.durable()
+        except Error:
+            raise Parked from None  # whoever owns the turn now finds out about the job, or not
 
     def sleep(self, due_at: int) -> Runner:
         """Wait until it is time."""
@@ -150,20 +195,9 @@ class Runners:
             await self._driven.durable()  # nobody can answer what is not there
             key = item.command.key
             resolution = await self._waits.until(flight.id, key, item.due_at) or await self._waits.give_up(key)
-            return AwaitEventOutcome(resolution=await self._still_holds(key, resolution))
+            return AwaitEventOutcome(resolution=await still_holds(self._around.store, key, resolution))
 
         return run
-
-    async def _still_holds(self, key: AwaitEventKey, resolution: Resolution) -> Resolution:
-        """An approval holds until it expires by the store's clock, and once."""
-        decision = approved(resolution)
-        if decision is None:
-            return resolution
-        state = await self._around.store.peek(key.key_id)
-        if state is None or state.consumed_at is not None:
-            return Cancelled()
-        expired = state.deadline_at is not None and state.deadline_at <= await self._around.store.now()
-        return lapsed(decision) if expired else resolution
 
     def verdict(self, item: AwaitVerdict) -> Runner:
         """Wait for somebody to say what became of a call in doubt."""
@@ -221,12 +255,16 @@ class Runners:
     async def _attempt(self, item: RunCall, ready: Ready, flight: Flight, given: object) -> Outcome:
         flight.valve = Valve(self._driven)
         controller = JournaledController(self._journal, flight.valve)
+        place = self._place(item)
         if flight.effect == "resumable":
-            flight.body = await self._body(item, flight, controller)
+            flight.body = await self._body(item, place, flight, controller)
         completion = self._attempts_completion(item, controller)
         ctx = self._context(item, ready, flight, given, completion)
+        if flight.site:
+            flight.site.place, flight.site.controller = place, controller
         if flight.body and flight.site:
             flight.site.keep = partial(self._driven.attach, item.call.id)
+            flight.site.cache = Cache(self._driven.keep, self._driven.drop)
         pure = not flight.begun.care.waits
 
         def may_start() -> bool:
@@ -251,13 +289,13 @@ class Runners:
         around.emitter.flush()  # what the call said stands before what became of it
         flight.blobs = done.blobs
         site = flight.site
-        if site is None or not (site.spent or site.triggers):
+        if site is None or not site.triggers:
             return done.outcome
-        return msgspec.structs.replace(done.outcome, direct=tuple(site.spent), triggers=tuple(site.triggers))
+        return msgspec.structs.replace(done.outcome, triggers=tuple(site.triggers))
 
-    async def _body(self, item: RunCall, flight: Flight, controller: JournaledController) -> Body:
+    def _place(self, item: RunCall) -> Place:
         assert item.ref.index is not None
-        place = call_place(
+        return call_place(
             scope=self._scope,
             turn_index=self._driven.turn.index,
             iteration=item.ref.iteration,
@@ -265,6 +303,8 @@ class Runners:
             call=item.call.id,
             tool=item.call.name,
         )
+
+    async def _body(self, item: RunCall, place: Place, flight: Flight, controller: JournaledController) -> Body:
         around = self._around
         secret = await around.secrets.get(SECRET)
         body = Body(
@@ -288,7 +328,7 @@ class Runners:
 
     def prepare_context(self, item: RunCall) -> ToolPrepareContext:
         """What a provider's hook is given."""
-        site = CallSite(self._driven.turn, item.call.id, item.ref.id, self._turn_context())
+        site = CallSite(self._driven.turn, item.call.id, item.ref.id, self._turn_context(), self._driven.so_far)
         return ToolPrepareContext(
             session_id=self._where.session,
             call_id=item.call.id,
@@ -299,9 +339,7 @@ class Runners:
 
     def _turn_context(self) -> TurnContext:
         turn = self._driven.turn
-        given = next(
-            (record.plugin_input for record in self._driven.records if isinstance(record, InputAdmitted)), None
-        )
+        opener = opener_of(turn, self._driven.records)
         return TurnContext(
             session_id=self._where.session,
             turn_id=turn.id,
@@ -309,7 +347,7 @@ class Runners:
             iteration=turn.iteration,
             agent=turn.composition.agent,
             model=turn.composition.model,
-            plugin_inputs=given or {},
+            plugin_inputs=(opener.plugin_input if opener else None) or {},
         )
 
     def _context(
@@ -321,7 +359,8 @@ class Runners:
         completion: AttemptCompletion | None = None,
     ) -> ToolContext[object]:
         where, prepared = self._where, ready.prepared
-        flight.site = CallSite(self._driven.turn, item.call.id, flight.id, self._turn_context(), flight.cancellation)
+        turn, so_far = self._driven.turn, self._driven.so_far
+        flight.site = CallSite(turn, item.call.id, flight.id, self._turn_context(), so_far, flight.cancellation)
         return ToolContext(
             session_id=where.session,
             turn_id=self._driven.turn.id,
@@ -344,3 +383,15 @@ class Runners:
             body=flight.body,
             completion=completion,
         )
+
+
+async def still_holds(store: Store, key: AwaitEventKey, resolution: Resolution) -> Resolution:
+    """An approval holds until it expires by the store's clock, and once."""
+    decision = approved(resolution)
+    if decision is None:
+        return resolution
+    state = await store.peek(key.key_id)
+    if state is None or state.consumed_at is not None:
+        return Cancelled()
+    expired = state.deadline_at is not None and state.deadline_at <= await store.now()
+    return lapsed(decision) if expired else resolution

@@ -4,101 +4,56 @@ from __future__ import annotations
 
 import asyncio
 import os
-import platform
 from collections.abc import Collection, Coroutine, Iterable, Mapping, Sequence
-from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
 from datetime import datetime
-from pathlib import Path
 from typing import Self, TypeVar
 
 from perdure.clock import Clock
-from perdure.codec import SEALED, Json, sealed
+from perdure.codec import Json
 from perdure.errors import Code, Error
-from perdure.ids import VERSION, Seq, SessionId, StreamId, Tenant, TurnId, WorkerId, check_id, session_stream
+from perdure.ids import SessionId, StreamId, Tenant, TurnId, WorkerId, check_id, session_stream
 from perdure.inbox.items import Input
+from perdure.observe.follow import Sources
 from perdure.observe.hub import Hub
 from perdure.processes.registration import check_process_id
-from perdure.runtime import answers, starting
+from perdure.runtime import answers, importing, starting
 from perdure.runtime.agent import Agent
+from perdure.runtime.agents import agent_unknown, by_name, only_agent, seeds_of
 from perdure.runtime.approvals import Approvals
-from perdure.runtime.archive import history, imported
 from perdure.runtime.background import BackgroundCode, Running
-from perdure.runtime.clock import SystemClock, short_id
+from perdure.runtime.clock import short_id
 from perdure.runtime.commands import CommandCode, RuntimeCommands, folder_beside, start_command
 from perdure.runtime.editing import checked_tag
 from perdure.runtime.files import Files, FilesGiven
-from perdure.runtime.lounge import Lounge
-from perdure.runtime.permits import Permits
+from perdure.runtime.lifetime import Lifetime
+from perdure.runtime.live_texts import LiveTexts
+from perdure.runtime.models import Models, ModelSources
+from perdure.runtime.pages import check_limit
 from perdure.runtime.process_admin import Processes
 from perdure.runtime.process_function import ProcessCode, ProcessFunction, by_definition
 from perdure.runtime.process_handle import ProcessHandle
-from perdure.runtime.schedules import ScheduleHandle, Schedules, StoredSchedules, ms_of, to_emit, to_start
-from perdure.runtime.session import OpensAt, Session
-from perdure.runtime.shared import Compositions, Results, Secrets, Shared
+from perdure.runtime.readable import Readable
+from perdure.runtime.schedule_targets import Wanted, target_of
+from perdure.runtime.schedules import ScheduleHandle, Schedules, StoredSchedules, ms_of
+from perdure.runtime.sending import OpensAt
+from perdure.runtime.session import Session
+from perdure.runtime.shared import Results, Secrets
 from perdure.runtime.stores import store_for
 from perdure.runtime.tasks import StoredTasks
 from perdure.runtime.triggers import Triggers
+from perdure.runtime.tuning import Tuning
 from perdure.runtime.work import Work, check_place
 from perdure.runtime.worker import Worker
 from perdure.services.commands import GRACE_S, KEEP_BYTES
-from perdure.services.files.shapes import InitialFile
-from perdure.services.files.stored import Seeds
-from perdure.services.os_commands import host_id
-from perdure.services.spawns import SpawnLimits
 from perdure.store.encoded import Codec, encoded
-from perdure.store.protocol import Claim, Resolved, Store, StreamInfo
+from perdure.store.protocol import Store
+from perdure.store.shapes import Claim, Resolved, StreamInfo
 from perdure.tools.context import NOT_GIVEN
 from perdure.tools.durations import duration_ms
-from perdure.tools.execute import ToolThreads
 from perdure.vocab.promises import AwaitEventKey, Err, Resolution
-from perdure.vocab.schedules import CatchUp, Overlap, SayToSession, Schedule, Target
+from perdure.vocab.schedules import CatchUp, Overlap, SayToSession, Schedule
 
 T = TypeVar("T")
-
-WATCH_S = 0.025
-QUIET_WATCH_S = 0.1
-QUIET_AFTER_S = 1.0
-"""How often others' commits are looked for; less often while nobody here watches and nothing has happened for a while,
-because it is the waking that costs, not the looking."""
-MAX_READABLE = 10_000  # streams known to be readable; forgotten together, and looked at again
-MIN_LEASE_S = 0.2
-IDLE_THREADS_MS = 20  # long enough for a thread that does nothing to notice that it may go
-
-
-@dataclass(frozen=True, slots=True)
-class Tuning:
-    """What hardly anybody needs to change.
-
-    A worker that does not renew its lease for `lease_s` may be taken over. `drain_s` is how long a closing runtime
-    lets running turns finish before it hands them over. A turn that only waits stays in memory for `patience_s`, and
-    no more than `max_waiting` of them do. `subagents` bounds how deep and how many agents start each other. `host`
-    names this machine: commands are spawned and watched only where they were registered; `commands_in` is the folder in
-    which they leave what they print, instead of one beside the store.
-    """
-
-    clock: Clock = field(default_factory=SystemClock)
-    lease_s: float = 10.0
-    drain_s: float = 10.0
-    patience_s: float = 30.0
-    max_waiting: int = 128
-    subagents: SpawnLimits = field(default_factory=SpawnLimits)
-    host: str = field(default_factory=host_id)
-    commands_in: Path | None = None
-
-    def __post_init__(self) -> None:
-        if not self.patience_s >= 0 or self.max_waiting < 0:
-            raise Error(
-                Code.INVALID_ARGUMENT,
-                f"patience_s={self.patience_s} and max_waiting={self.max_waiting} cannot work",
-                because="neither can be less than nothing",
-            )
-        if not self.lease_s >= MIN_LEASE_S or not self.drain_s >= 0:
-            raise Error(
-                Code.INVALID_ARGUMENT,
-                f"lease_s={self.lease_s} and drain_s={self.drain_s} cannot work",
-                because=f"a lease must last at least {MIN_LEASE_S} s, and draining cannot take less than no time",
-            )
 
 
 class Runtime:
@@ -127,6 +82,7 @@ class Runtime:
         deps: object = NOT_GIVEN,
         codec: Codec | None = None,
         files: FilesGiven = None,
+        models: ModelSources | None = None,
         tuning: Tuning | None = None,
     ) -> None:
         tuning = tuning or Tuning()
@@ -135,19 +91,24 @@ class Runtime:
         self.tenant = Tenant(check_id(tenant, what="the tenant"))
         self.store = encoded(bare, codec, self.tenant) if codec is not None else bare
         self._codec = codec
-        self._files_given = files
-        self.files = Files(files, self.store, self.clock, self._seeds)
-        self._readable: set[StreamId] = set()
-        self.agents = _by_name(agents)
+        self._readable = Readable(self.store)
+        self.agents = by_name(agents)
+        self.files = Files(files, self.store, self.clock, seeds_of(self.agents, self.store, self._readable))
+        self.models = Models(models, self.agents)
         self._processes = tuple(processes)
-        self.background = Running()
+        self.background = Running(self._serves)
+        self.process_limits = tuning.processes
         runs = (BackgroundCode(self, agent, self.background) for agent in self.agents.values())
         root = tuning.commands_in or folder_beside(bare)
-        self.command_code = CommandCode(self, root.absolute(), check_id(tuning.host, what="the host"))
+        self.command_code = CommandCode(
+            self, root.absolute(), check_id(tuning.host, what="the host"), limit=tuning.max_commands
+        )
         self.definitions = by_definition((*self._processes, *runs, self.command_code))
         self.tasks = StoredTasks(self)
         self.commands = RuntimeCommands(self)
         self.hub = Hub()
+        self.texts = LiveTexts(self.store.live, self.clock)
+        self.sources = Sources(self.store, self.hub, self.texts)
         self.results = Results()
         self.secrets = Secrets(self.store)
         self.revealed: dict[StreamId, tuple[str, ...]] = {}
@@ -168,10 +129,7 @@ class Runtime:
             )
         self._deps = deps
         self._tuning = tuning
-        self._threads = ToolThreads()
-        self._tasks: list[asyncio.Task[None]] = []
-        self._pid = 0
-        self._state = "new"
+        self._lifetime = Lifetime(self, tuning, deps)
 
     def like(self, *, store: str | Store, agents: Iterable[Agent], worker: bool | Work) -> Runtime:
         """A runtime for the same tenant, dependencies, work and tuning, on another store or with other agents."""
@@ -183,139 +141,28 @@ class Runtime:
             tenant=self.tenant,
             deps=self._deps,
             codec=self._codec,
-            files=self._files_given,
+            files=self.files.given,
+            models=self.models.sources,
             tuning=self._tuning,
         )
 
     # --- life
 
     async def __aenter__(self) -> Self:
-        if self._state != "new":
-            raise Error(Code.RUNTIME_CLOSED, "a runtime can be opened once", hint="make a new one")
-        await self.store.open()
-        self._pid = os.getpid()
-        self._state = "open"
-        try:
-            await self.files.open(self.tenant)
-            version = await self.store.version()
-            if self.wants_worker:
-                await self._start_worker()
-        except BaseException:
-            await self.store.close()
-            raise
-        self._tasks.append(asyncio.create_task(self._watch(version), name="perdure:watch"))
+        await self._lifetime.open()
         return self
 
-    async def _start_worker(self) -> None:
-        now = self.clock.wall_ms()
-        work = self.work
-        await self.store.register(
-            self.worker_id,
-            pid=self._pid,
-            version=VERSION,
-            now=now,
-            host=platform.node(),
-            concurrency=work.concurrency,
-            queues=work.served,
-        )
-        shared = Shared(
-            host=self,
-            store=self.store,
-            clock=self.clock,
-            worker=self.worker_id,
-            tenant=self.tenant,
-            agents=self.agents,
-            processes=self.definitions,
-            deps=self._deps,
-            hub=self.hub,
-            threads=self._threads,
-            results=self.results,
-            compositions=Compositions(self.store),
-            secrets=self.secrets,
-            revealed=self.revealed,
-            lounge=Lounge(self._tuning.max_waiting, self._tuning.patience_s),
-            work=work,
-            permits=Permits(self.store, self.clock, self.worker_id, work),
-            files=self.files,
-            spawn_limits=self._tuning.subagents,
-        )
-        self.worker = Worker(shared, renew_s=self._tuning.lease_s * 0.3)
-        self._tasks.append(asyncio.create_task(self.worker.run(), name="perdure:worker"))
-
-    def _seeds(self, tenant: Tenant) -> Seeds:
-        async def initial_files(session: SessionId) -> tuple[InitialFile, ...]:
-            stream = session_stream(tenant, session)
-            await self.check_readable(stream)
-            info = await self.store.stream(stream)
-            if info is None:
-                return ()
-            if info.agent not in self.agents:
-                raise self._agent_unknown(info.agent)
-            return self.agents[info.agent].initial_files
-
-        return initial_files
-
-    async def _watch(self, last: int) -> None:
-        """Notice what other processes commit."""
-        loop, plans = asyncio.get_running_loop(), 0
-        quiet_from = loop.time() + QUIET_AFTER_S
-        while True:
-            quiet = loop.time() > quiet_from and not self.hub.watched_at_all
-            await asyncio.sleep(QUIET_WATCH_S if quiet else WATCH_S)
-            try:
-                version = await self.store.version()
-            except Error:
-                continue
-            if version != last or self.store.counters.plans != plans:
-                quiet_from = loop.time() + QUIET_AFTER_S
-            plans = self.store.counters.plans
-            if version != last:
-                self.hub.stir()
-                if self.worker:
-                    self.worker.changed()
-            last = version
-
     async def __aexit__(self, *exc: object) -> None:
-        async with AsyncExitStack() as ending:  # every step happens, whatever becomes of the others; last first
-            ending.push_async_callback(self.store.close)
-            ending.callback(self._threads.close)
-            ending.callback(self.command_code.close)
-            if self.worker:
-                ending.push_async_callback(self._retire)
-            ending.push_async_callback(self._stop_tasks)
-            try:
-                await self._drain(self._tuning.drain_s, retiring=True)
-            finally:
-                self._state = "closed"
-
-    async def _retire(self) -> None:
-        """What was stopped in the middle, or still runs in a thread, may take effect as long as this process lives."""
-        assert self.worker is not None
-        loose = self.worker.loose_ends or self._threads.close(IDLE_THREADS_MS) > 0
-        await self.store.retire(self.worker_id, loose_ends=loose)
-
-    async def _stop_tasks(self) -> None:
-        self.hub.close()
-        if self.worker:
-            self.worker.serving.abort()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        self._tasks.clear()
+        await self._lifetime.close()
 
     async def drain(self, timeout: float | None = None) -> None:
         """Take no more work; let running turns finish, then hand the rest over with its doubts recorded."""
-        await self._drain(self._tuning.drain_s if timeout is None else timeout, retiring=False)
-
-    async def _drain(self, timeout_s: float, *, retiring: bool) -> None:
-        if self.worker and self._state == "open":
-            self._state = "draining"
-            await self.worker.drain(timeout_s, retiring=retiring)
+        await self._lifetime.drain(timeout)
 
     @property
     def ready(self) -> bool:
         """Whether this runtime takes work: it is open, not draining, and the lease of its worker has not lapsed."""
-        return self._state == "open" and self.worker is not None and self.store.lease_live(self.worker_id)
+        return self._lifetime.ready
 
     def check_usable(self) -> None:
         """Refuse a runtime that is closed, not yet open, or inherited through a fork.
@@ -323,19 +170,7 @@ class Runtime:
         Raises:
             Error: `runtime_closed` or `runtime_forked`.
         """
-        if self._pid and os.getpid() != self._pid:
-            raise Error(
-                Code.RUNTIME_FORKED,
-                "this runtime belongs to another process",
-                because="the process was forked after the runtime was opened",
-                hint="open a Runtime of its own in each process",
-            )
-        if self._state not in ("open", "draining"):
-            raise Error(
-                Code.RUNTIME_CLOSED,
-                f"the runtime is {'closed' if self._state == 'closed' else 'not open yet'}",
-                hint="use it inside `async with Runtime(...) as rt:`",
-            )
+        self._lifetime.check_usable()
 
     # --- sessions
 
@@ -356,14 +191,17 @@ class Runtime:
                 elsewhere: `session.place(...)` moves it.
         """
         self.check_usable()
-        name = SessionId(check_id(id, what="the session id")) if id is not None else self._new_id()
-        if agent is not None and agent not in self.agents and self.wants_worker:
-            raise self._agent_unknown(agent)
+        name = (
+            SessionId(check_id(id, what="the session id"))
+            if id is not None
+            else SessionId(short_id("ses", self.clock.wall_ms()))
+        )
+        self._check_agent(agent)
         if isinstance(agent, str):
             agent = str.__str__(agent)  # of a subclass too: the log takes nothing but plain text
         info = await self.store.stream(session_stream(self.tenant, name))
         if info is None and agent is None:
-            agent = self._only_agent(name)
+            agent = only_agent(self.agents, name)
         if info is not None and agent is not None and info.agent != agent:
             raise Error(
                 Code.SESSION_AGENT_CONFLICT,
@@ -377,7 +215,9 @@ class Runtime:
                 f"session {name!r} exists, with another queue or priority",
                 hint="await session.place(queue=..., priority=...) moves it",
             )
-        return Session(self, name, agent or (info.agent if info else None), OpensAt(queue, priority))
+        return Session(
+            self, name, agent or (info.agent if info else None), OpensAt(queue, priority, none_yet=info is None)
+        )
 
     def existing(self, id: str, *, tenant: str | None = None) -> Session:
         """A session that is expected to exist; the first use finds out. It is of this tenant, unless said."""
@@ -394,12 +234,13 @@ class Runtime:
             Error: `invalid_argument` for what cannot be a tag.
         """
         wanted = checked_tag(tag) if tag is not None else None
-        return await self.store.streams(tenant=self.tenant, kind="session", limit=limit, before=before, tag=wanted)
+        return await self.store.streams(
+            tenant=self.tenant, kind="session", limit=check_limit(limit), before=before, tag=wanted
+        )
 
-    async def import_session(
-        self, id: str, data: bytes | str | Sequence[Mapping[str, Json]], *, agent: str | None = None
-    ) -> Session:
-        """A new session with a past: that of an export, or plain messages (`role` and `content`) of elsewhere.
+    async def import_session(self, id: str, data: importing.Past, *, agent: str | None = None) -> Session:
+        """A new session with a past: that of an export, plain messages (`role` and `content`) of elsewhere, or what
+        `from_pydantic_ai` made of a conversation.
 
         All of it or nothing. Work that was under way elsewhere is not continued: its turn is recorded as stopped, and
         calls that may have happened as in doubt. Inputs that waited are not part of an export.
@@ -409,23 +250,16 @@ class Runtime:
         """
         self.check_usable()
         name = SessionId(check_id(id, what="the session id"))
-        if agent is not None and agent not in self.agents and self.wants_worker:
-            raise self._agent_unknown(agent)
-        stream, now = session_stream(self.tenant, name), self.clock.wall_ms()
-        if isinstance(data, bytes | str):
-            new = imported(stream, data, agent=agent, now=now)
-        else:
-            owner = agent or self._only_agent(name)
-            known = self.agents.get(owner)
-            new = history(stream, data, agent=owner, model=known.resolved.name if known else "imported", now=now)
-        try:
-            await self.store.create(new)
-        except Error as problem:
-            if problem.code is not Code.GATE_CLOSED:
-                raise
-            raise Error(
-                Code.EXPORT_INVALID, "the export says something twice; nothing was written", because=problem.message
-            ) from None
+        self._check_agent(agent)
+        new = await importing.create(
+            self.store,
+            session_stream(self.tenant, name),
+            data,
+            session=name,
+            agent=agent,
+            agents=self.agents,
+            now=self.clock.wall_ms(),
+        )
         return Session(self, name, new.agent)
 
     # --- processes
@@ -438,19 +272,23 @@ class Runtime:
         id: str | None = None,
         label: str = "",
         queue: str | None = None,
+        extensions: Mapping[str, Json] | None = None,
         **kwargs: object,
     ) -> ProcessHandle:
         """Start a process: `rt.start(nightly, "2026-11-15", id="nightly-2026-11-15")`. Durable when this returns.
 
         The same start again under the same id is the same process, whatever became of it; without an id, each start is
-        a new one. A name instead of the function will do where it is not at hand.
+        a new one. A name instead of the function will do where it is not at hand. `extensions` are captured with it,
+        and with its children: `ctx.protocol_extension(name, type)`.
 
         Raises:
             Error: `process_conflict` if there is another process of that id; `process_definition_unknown` for a name
                 that this worker does not know; `invalid_id`, `invalid_argument`, `invalid_json`, `input_too_large`.
         """
         self.check_usable()
-        return await starting.start(self, process, args, kwargs, id=id, label=label, queue=queue)
+        return await starting.start(
+            self, process, args, kwargs, id=id, label=label, queue=queue, extensions=extensions
+        )  # fmt: skip
 
     def process(self, id: str) -> ProcessHandle:
         """A process that is expected to exist; the first use finds out."""
@@ -534,26 +372,12 @@ class Runtime:
                 `session_unknown`, `agent_unknown`; what `start` and `triggers.emit` refuse.
         """
         self.check_usable()
-        if agent is not None and agent not in self.agents and self.wants_worker:
-            raise self._agent_unknown(agent)
+        self._check_agent(agent)
         name = short_id("sch", self.clock.wall_ms()) if id is None else id
-        target: Target
-        match (say, start, emit):
-            case (str(), None, None):
-                to = SessionId(check_id(session, what="the session id"))
-                if owner is None and await self.store.stream(session_stream(self.tenant, to)) is not None:
-                    owner = to
-                target = SayToSession(session=to, text=say, agent=agent or "")
-            case (None, process, None) if process is not None:
-                target = to_start(self, name, process, args)
-            case (None, None, str()):
-                target = to_emit(self, emit, payload, source)
-            case _:
-                raise Error(
-                    Code.SCHEDULE_INVALID,
-                    "a schedule does one thing",
-                    hint="give exactly one of say=, start= and emit=",
-                )
+        target = target_of(self, name, Wanted(say, session, agent, start, args, emit, payload, source))
+        if owner is None and isinstance(target, SayToSession):
+            speaks_to = session_stream(self.tenant, SessionId(target.session))
+            owner = target.session if await self.store.stream(speaks_to) is not None else None
         new = Schedule(
             target=target,
             cron=cron or "",
@@ -568,25 +392,10 @@ class Runtime:
         )
         return await self.schedules.create(new, id=name, by=by)
 
-    def _new_id(self) -> SessionId:
-        return SessionId(short_id("ses", self.clock.wall_ms()))
-
-    def _only_agent(self, session: SessionId) -> str:
-        if len(self.agents) == 1:
-            return next(iter(self.agents))
-        raise Error(
-            Code.SESSION_UNKNOWN,
-            f"there is no session {session!r}",
-            hint='name the agent to create it: rt.session(id, agent="...")',
-        )
-
-    def _agent_unknown(self, agent: str) -> Error:
-        return Error(
-            Code.AGENT_UNKNOWN,
-            f"there is no agent {agent!r}",
-            because=f"this runtime has {', '.join(sorted(self.agents)) or 'none'}",
-            hint="pass it to Runtime(agents=[...])",
-        )
+    def _check_agent(self, agent: str | None) -> None:
+        """Only a runtime without a worker may name an agent that it does not have."""
+        if agent is not None and agent not in self.agents and self.wants_worker:
+            raise agent_unknown(agent, self.agents)
 
     # --- answers from outside
 
@@ -622,16 +431,7 @@ class Runtime:
         Raises:
             Error: `codec_failed`.
         """
-        if stream in self._readable:
-            return
-        rows = await self.store.read(stream, after=Seq(1), limit=1)  # the first is the store's own
-        for row in rows or await self.store.inbox(stream):
-            if row.data.startswith(SEALED):
-                raise sealed("record" if rows else "input")
-        if rows:
-            if len(self._readable) >= MAX_READABLE:
-                self._readable.clear()
-            self._readable.add(stream)
+        await self._readable.check(stream)
 
     # --- between sessions and the worker
 
@@ -643,6 +443,9 @@ class Runtime:
     def has_in_hand(self, stream: StreamId) -> bool:
         """Whether this runtime's worker holds the session in memory."""
         return self.worker is not None and stream in self.worker.serving.residents
+
+    def _serves(self, stream: StreamId) -> bool:
+        return self.worker is not None and self.worker.serving.serves(stream)
 
     async def hand(self, stream: StreamId, item: Input) -> bool:
         """Hand an input to a session that is idle in memory. False: it must go into the inbox."""
@@ -692,15 +495,6 @@ def _store(store: str | Store | None, clock: Clock, *, lease_ms: int) -> Store:
     if store is None or isinstance(store, str):
         return store_for(store, clock, lease_ms=lease_ms)
     return store
-
-
-def _by_name(agents: Iterable[Agent]) -> dict[str, Agent]:
-    named: dict[str, Agent] = {}
-    for agent in agents:
-        if agent.name in named:
-            raise Error(Code.AGENT_INVALID, f"two agents are called {agent.name!r}", hint="give each its own name")
-        named[agent.name] = agent
-    return named
 
 
 def run(main: Coroutine[object, None, T]) -> T:

@@ -11,16 +11,16 @@ from collections.abc import Callable
 from perdure.commit.changes import Label
 from perdure.commit.plan import ClearTimer, Entry, Plan, Receipt, SetTimer
 from perdure.errors import Error
-from perdure.ids import Seq, SessionId, StreamId, TurnId, session_stream, stream_names
-from perdure.inbox.items import Input
-from perdure.runtime.orphans import Orphans
+from perdure.ids import Seq, SessionId, StreamId, session_stream, stream_names
+from perdure.runtime.held import Quiet
+from perdure.runtime.offers import Offer
 from perdure.runtime.owned import OwnedStream, rows_of
-from perdure.runtime.resident import Offer
 from perdure.runtime.schedule_runs import Run, goes_on, run_of
 from perdure.runtime.shared import Shared
 from perdure.services.schedules import EndReason, ScheduleState, due, fold, is_done, next_due
-from perdure.store.protocol import Claim
-from perdure.vocab.records import SCHEDULE_END, Record, Row
+from perdure.store.shapes import Claim
+from perdure.vocab.log_keys import SCHEDULE_END
+from perdure.vocab.records import Record, Row
 from perdure.vocab.schedules import ScheduleChanged, ScheduleFired, ScheduleSkipped
 
 log = logging.getLogger("perdure.runtime")
@@ -39,7 +39,7 @@ def tags_of(owner: str, *, active: bool) -> tuple[str, ...]:
     return (*of_session, *counts, "active") if active else of_session
 
 
-class ScheduleResident:
+class ScheduleResident(Quiet):
     """One owned schedule. `serve` does what is due, and leaves it."""
 
     def __init__(self, shared: Shared, claim: Claim) -> None:
@@ -191,42 +191,6 @@ class ScheduleResident:
     async def _give_back(self) -> None:
         self._set_timer(next_due(self.state) if not self.stopping else self._shared.clock.wall_ms())
         self._owned.active = False
-        self._owned.flush(lease="release")
-        await self._owned.durable()
-
-    # --- in the hands of a worker
-
-    @property
-    def under_way(self) -> bool:
-        """Nothing of it runs by itself."""
-        return False
-
-    def offer(self, item: Input) -> Offer | None:
-        """Nobody says anything to a schedule."""
-        return None
-
-    def drives(self, turn: TurnId) -> bool | None:
-        """It has no turns."""
-        return None
-
-    async def look(self) -> None:
-        """What others wrote is read when it is served again."""
-
-    def leave_to(self, orphans: Orphans) -> None:
-        """Nothing of it runs."""
-
-    def forbid_starts(self) -> None:
-        """Nothing of it runs."""
-
-    def abandon(self) -> None:
-        """Nothing of it runs."""
-
-    async def let_go(self) -> None:
-        """We cannot read it: give it up as it was found."""
-        await self.hand_over()
-
-    async def hand_over(self) -> None:
-        """The worker stops: let the stream go."""
         self._owned.flush(lease="release")
         await self._owned.durable()
 

@@ -6,16 +6,17 @@ from dataclasses import dataclass
 
 from perdure.ids import InputId, SessionId, Tenant, TurnId, join, process_stream, session_stream, trigger_stream
 from perdure.inbox.admit import Delivery, delivery
-from perdure.inbox.items import Input
+from perdure.inbox.items import Input, Occurrence
 from perdure.processes.registration import environment, starting
 from perdure.processes.triggers import occurrence_id, occurring
 from perdure.runtime.answers import end_of
 from perdure.runtime.clock import short_id, uuid7
 from perdure.store.protocol import Store
 from perdure.vocab.blobs import Blob
+from perdure.vocab.log_keys import PROCESS_END, input_key, occurrence_key
 from perdure.vocab.messages import Text
 from perdure.vocab.processes import SessionScope
-from perdure.vocab.records import PROCESS_END, InputAdmitted, TriggerOccurred, input_key, occurrence_key
+from perdure.vocab.records import InputAdmitted, TriggerOccurred
 from perdure.vocab.registrations import EngineInput, Provenance, Registration
 from perdure.vocab.schedules import EmitsOccurrence, SayToSession, Schedule, ScheduleFired, StartsProcess
 
@@ -82,9 +83,12 @@ async def goes_on(store: Store, tenant: Tenant, schedule: Schedule, last: Schedu
             return await _unfinished(store, tenant, last.process)
         case EmitsOccurrence(source_type=source_type, source=source):
             stream = trigger_stream(tenant, source_type, source)
+            waiting = (one.item for one in await store.inbox(stream))
+            if any(isinstance(one, Occurrence) and one.occurrence == last.occurrence for one in waiting):
+                return True
             row = await store.find(stream, occurrence_key(last.occurrence))
             if row is None or not isinstance(row.record, TriggerOccurred):
-                return await store.stream(stream) is not None
+                return False  # pruned, so all that it started is over
             started = [one.process_id for one in row.record.deliveries if one.failed is None]
             return any([await _unfinished(store, tenant, process) for process in started])
 

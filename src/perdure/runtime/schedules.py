@@ -7,18 +7,16 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from perdure.codec import Json, brief, check_text, digest
+from perdure.codec import brief, check_readable, check_text, digest
 from perdure.commit.changes import Intervention, Label
 from perdure.commit.plan import Entry
 from perdure.errors import Code, Error
 from perdure.ids import SessionId, StreamId, check_id, schedule_stream, session_stream
 from perdure.inbox.admit import Conflict, Delivery, Opening, delivery
-from perdure.inbox.items import Occurrence, Wake
-from perdure.processes.registration import check_process_id
+from perdure.inbox.items import Wake
 from perdure.runtime.clock import short_id
-from perdure.runtime.process_function import ProcessFunction
+from perdure.runtime.pages import check_limit
 from perdure.runtime.schedule_resident import OWNER, tags_of
-from perdure.runtime.starting import python_process
 from perdure.services.schedules import (
     MAX_ACTIVE_SCHEDULES_PER_SESSION,
     MAX_ACTIVE_SCHEDULES_PER_TENANT,
@@ -28,18 +26,16 @@ from perdure.services.schedules import (
     fold_all,
     upcoming,
 )
-from perdure.store.protocol import StreamInfo
+from perdure.store.shapes import StreamInfo
 from perdure.tools.errors import ToolError
+from perdure.vocab.log_keys import SCHEDULE_END
 from perdure.vocab.records import Row, kind_of, write
-from perdure.vocab.registrations import EngineInput
 from perdure.vocab.schedules import (
-    EmitsOccurrence,
     SayToSession,
     Schedule,
     ScheduleChange,
     ScheduleChanged,
     ScheduleCreated,
-    StartsProcess,
 )
 
 if TYPE_CHECKING:
@@ -135,7 +131,9 @@ class ScheduleHandle:
         rt, now = self.runtime, self.runtime.clock.wall_ms()
         key = f"{change.change}:{change.request or short_id('chg', now)}"
         wake = delivery(self.stream, key, Wake(reason=change.change), at=now)
-        await rt.store.intervene(Intervention(self.stream, delivery=wake, notes=(Entry.of(change, at=now),)))
+        written = Intervention(self.stream, delivery=wake, notes=(Entry.of(change, at=now),), unless=(SCHEDULE_END,))
+        if not (await rt.store.intervene(written)).done:
+            await self._active()  # it has ended meanwhile
         await rt.tell(self.stream)
 
 
@@ -160,7 +158,9 @@ class Schedules:
         """Those of this tenant, or of a session; the last changed first. `active`: those that have not ended."""
         tag = f"{'active' if active else 'session'}:{session}" if session is not None else "active" if active else None
         rt = self._runtime
-        return await rt.store.streams(tenant=rt.tenant, kind="schedule", limit=limit, before=before, tag=tag)
+        return await rt.store.streams(
+            tenant=rt.tenant, kind="schedule", limit=check_limit(limit), before=before, tag=tag
+        )
 
     async def create(self, schedule: Schedule, *, id: str | None = None, by: str = "") -> ScheduleHandle:
         """Make a schedule; durable when this returns. The same one again under the same id is the same schedule.
@@ -171,6 +171,7 @@ class Schedules:
         """
         rt = self._runtime
         rt.check_usable()
+        check_readable(schedule, what="the schedule", code=Code.SCHEDULE_INVALID)
         now = rt.clock.wall_ms()
         handle = self.get(id if id is not None else short_id("sch", now))
         await self._check(schedule, now, known=await rt.store.stream(handle.stream) is not None)
@@ -253,28 +254,6 @@ def _check_said(text: str) -> None:
         )  # fmt: skip
 
 
-def to_start(rt: Runtime, id: str, process: ProcessFunction | str, args: tuple[object, ...]) -> StartsProcess:
-    """A run that starts a process of a function.
-
-    Raises:
-        Error: what `rt.start` refuses.
-    """
-    asked, _ = python_process(rt, process, args, {}, id=check_process_id(id))
-    assert isinstance(asked.input, EngineInput)
-    return StartsProcess(definition=asked.definition, input=asked.input.payload, event_types=asked.event_types)
-
-
-def to_emit(rt: Runtime, source_type: str, payload: Json, source: str) -> EmitsOccurrence:
-    """A run that says that something happened.
-
-    Raises:
-        Error: what `rt.triggers.emit` refuses.
-    """
-    item = rt.triggers.occurrence(source_type, payload, source=source).item
-    assert isinstance(item, Occurrence)
-    return EmitsOccurrence(source_type=source_type, payload=item.payload, source=source)
-
-
 def _opening(stream: StreamId, schedule: Schedule, by: str, now: int) -> Delivery:
     created = ScheduleCreated(schedule=schedule, by=by)
     return Delivery(
@@ -304,7 +283,7 @@ def ms_of(moment: datetime, *, what: str) -> int:
     Raises:
         Error: `schedule_invalid` for one without a time zone.
     """
-    if moment.tzinfo is None:
+    if not isinstance(moment, datetime) or moment.tzinfo is None:  # pyright: ignore[reportUnnecessaryIsInstance] - whatever is given
         raise Error(
             Code.SCHEDULE_INVALID,
             f"{what} has no time zone",

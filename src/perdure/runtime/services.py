@@ -4,22 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, cast
 
 from perdure.errors import Code, Error
 from perdure.ids import CallId, SessionId, StreamId, Tenant, TurnId, session_stream, stream_names
 from perdure.runtime.agent import Agent
 from perdure.runtime.editing import checked_title, set_title
 from perdure.runtime.keeping import KeptSecrets
+from perdure.runtime.platform import StoredPlatform, info_of
 from perdure.runtime.shared import Shared
 from perdure.runtime.transcript import Transcript
 from perdure.services.secrets import Veil
+from perdure.services.spawns import LogSpawnStore
 from perdure.store.protocol import Store
 from perdure.tools.errors import ToolError
 from perdure.tools.services import Services, SessionInfo
+from perdure.vocab.log_keys import open_key
 from perdure.vocab.messages import AttachmentRef, Message
 from perdure.vocab.outcomes import Done, Success, ToolCallOutcome
-from perdure.vocab.records import EffectSettled, TurnEnded, open_key
+from perdure.vocab.records import EffectSettled, TurnEnded
 from perdure.vocab.tools import Composition
+
+if TYPE_CHECKING:
+    from perdure.runtime.runtime import Runtime
 
 PAGE = 256
 
@@ -33,7 +40,7 @@ def services_of(
 ) -> Services:
     """The services of one turn."""
     sessions = StoredSessions(shared, shared.tenant)
-    veil = Veil(shared.revealed, stream)
+    veil, tenant = Veil(shared.revealed, stream), stream_names(stream)[0]
     return Services(
         secrets=KeptSecrets(shared.store, shared.secrets, stream, veil),
         veil=veil,
@@ -45,10 +52,12 @@ def services_of(
         session_store=sessions,
         session_mutator=sessions,
         result_reader=StoredResults(shared.store, stream, durable),
-        file_store=shared.files.of(stream_names(stream)[0]),
+        file_store=shared.files.of(tenant),
         schedule_store=shared.host.session_schedules(),
-        session_task_registry=shared.host.tasks if stream_names(stream)[0] == shared.tenant else None,
-        commands=shared.host.commands if stream_names(stream)[0] == shared.tenant else None,
+        session_task_registry=shared.host.tasks if tenant == shared.tenant else None,
+        commands=shared.host.commands if tenant == shared.tenant else None,
+        platform_store=StoredPlatform(cast("Runtime", shared.host), tenant, stream),
+        subagent_spawn_store=LogSpawnStore(shared.store, tenant, shared.spawn_limits, shared.clock.wall_ms),
     )
 
 
@@ -102,7 +111,7 @@ class StoredSessions:
         info = await self.shared.store.stream(session_stream(self.tenant, session_id))
         if info is None:
             return None
-        return SessionInfo(session_id, info.tenant, info.agent, info.created_at, info.updated_at, info.title, info.tags)
+        return info_of(info)
 
 
 @dataclass(frozen=True, slots=True)

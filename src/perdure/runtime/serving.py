@@ -15,14 +15,15 @@ from perdure.errors import Code, Error
 from perdure.ids import StreamId, TurnId, stream_names
 from perdure.inbox.admit import is_news
 from perdure.inbox.items import Input
+from perdure.runtime.offers import Offer
 from perdure.runtime.orphans import Orphans
 from perdure.runtime.process_resident import ProcessResident
-from perdure.runtime.resident import Offer, Resident
+from perdure.runtime.resident import Resident
 from perdure.runtime.schedule_resident import ScheduleResident
 from perdure.runtime.shared import Shared
 from perdure.runtime.trials import Trials
 from perdure.runtime.trigger_resident import TriggerResident
-from perdure.store.protocol import Claim, Ready
+from perdure.store.shapes import Claim, Ready
 
 log = logging.getLogger("perdure.runtime")
 
@@ -32,6 +33,9 @@ MAX_BEGINNING = 16
 worker to die, few would have been taken and not got any further."""
 _FIRST_BACKOFF_S = 0.1
 _LAST_BACKOFF_S = 30.0
+_STORE_BACKOFF_S = 1.0
+"""The store was away, which says nothing about the session: it is ours, nobody else may try, and somebody waits."""
+_STORE_AWAY = {Code.STORE_UNAVAILABLE, Code.STORE_LOCKED, Code.STORE_CONNECTIONS_EXHAUSTED}
 _SEAT_S = 0.25
 
 
@@ -108,6 +112,7 @@ class Serving:
         self._found: set[StreamId] = set()
         self._backoff_s: dict[StreamId, float] = {}
         self._resting: dict[StreamId, str] = {}  # with the queue of which each needs a seat, if any
+        self._deferred: dict[StreamId, None] = {}  # those of them for which there was no room, in order
         self._waking: set[asyncio.Task[None]] = set()
         self.residents: dict[StreamId, Served] = {}
         self.unknown_agents: set[StreamId] = set()
@@ -138,6 +143,10 @@ class Serving:
     def busy(self) -> tuple[StreamId, ...]:
         """What is being served, or cannot be now."""
         return (*self._tasks, *self.unknown_agents, *self._resting)
+
+    def serves(self, stream: StreamId) -> bool:
+        """Whether this stream is being served, or about to."""
+        return stream in self._tasks
 
     def found(self, ready: Ready, *, seat_of: str = "") -> None:
         """It is the turn of this stream: nobody who may come first waits for longer. It may have a seat of a queue."""
@@ -335,8 +344,11 @@ class Serving:
                 self._rest(stream, problem)
 
     def _rest(self, stream: StreamId, problem: Error | None) -> None:
-        delay = self._backoff_s[stream] = min(self._backoff_s.get(stream, _FIRST_BACKOFF_S / 2) * 2, _LAST_BACKOFF_S)
+        longest = _STORE_BACKOFF_S if problem is not None and problem.code in _STORE_AWAY else _LAST_BACKOFF_S
+        delay = self._backoff_s[stream] = min(self._backoff_s.get(stream, _FIRST_BACKOFF_S / 2) * 2, longest)
         self._resting[stream] = self._seats.get(stream, "")
+        if problem is not None and problem.code is Code.TASK_LIMIT_EXCEEDED:
+            self._deferred[stream] = None
         if problem is not None:
             log.warning("%s; trying again in %.1f s", problem, delay, extra={"stream": stream})
         asyncio.get_running_loop().call_later(delay, self._rested, stream)
@@ -349,7 +361,15 @@ class Serving:
             task.add_done_callback(self._waking.discard)
         elif queue is not None:
             del self._resting[stream]
+            self._deferred.pop(stream, None)
             self.poke(stream, in_order=True)
+
+    def has_room(self) -> None:
+        """A run in the background is over: whoever has waited for that longest need not rest any longer."""
+        first = next((stream for stream in self._deferred if stream in self._resting), None)
+        if first is not None and not self.closed:
+            del self._deferred[first]
+            self._rested(first)
 
     async def _sit_again(self, stream: StreamId, queue: str) -> None:
         """It has rested, and others had its seat meanwhile: wait for one."""

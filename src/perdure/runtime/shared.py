@@ -15,6 +15,8 @@ from perdure.ids import BlobHash, StreamId, Tenant, TurnId, WorkerId
 from perdure.observe.hub import Hub
 from perdure.runtime.agent import Agent, composition_blob
 from perdure.runtime.files import Files
+from perdure.runtime.live_texts import LiveTexts
+from perdure.runtime.lost import Unsaved
 from perdure.runtime.lounge import Lounge
 from perdure.runtime.permits import Permits
 from perdure.runtime.process_function import ProcessCode
@@ -32,13 +34,14 @@ from perdure.vocab.tools import Composition
 from perdure.vocab.usage import Usage
 
 if TYPE_CHECKING:
+    from perdure.runtime.models import Models
     from perdure.runtime.session import Session
     from perdure.runtime.triggers import Triggers
 
 
 @dataclass(frozen=True, slots=True)
 class TurnResult:
-    """How a turn ended. `text` is the last reply; a stopped turn says why."""
+    """How a turn ended. `text` is the last reply; a stopped turn says why, and so does a reply that is `partial`."""
 
     turn: TurnId
     status: str
@@ -47,6 +50,7 @@ class TurnResult:
     message: str = ""
     usage: Usage = field(default_factory=Usage)
     has_output: bool = False
+    partial: str = ""
     output_as: Output | None = field(default=None, repr=False, compare=False)
 
     @property
@@ -76,8 +80,9 @@ class TurnResult:
         """The end of a turn and the reply it ended with."""
         text = answer.reply.text if answer and answer.reply else ""
         valid = answer is not None and answer.output == "valid" and ended.status == "finished"
+        partial = answer.reply.partial if answer and answer.reply else ""
         return TurnResult(
-            ended.turn, ended.status, text, ended.reason, ended.message, ended.usage, valid, output_as
+            ended.turn, ended.status, text, ended.reason, ended.message, ended.usage, valid, partial, output_as
         )  # fmt: skip
 
 
@@ -212,6 +217,11 @@ class Host(Protocol):
         ...
 
     @property
+    def models(self) -> Models:
+        """Which model answers."""
+        ...
+
+    @property
     def triggers(self) -> Triggers:
         """What happens, and who wants a process for it."""
         ...
@@ -246,6 +256,7 @@ class Shared:
     processes: Mapping[str, ProcessCode]
     deps: object
     hub: Hub
+    texts: LiveTexts
     threads: ToolThreads
     results: Results
     compositions: Compositions
@@ -256,5 +267,8 @@ class Shared:
     permits: Permits
     files: Files
     spawn_limits: SpawnLimits = field(default_factory=SpawnLimits)
+    task_retention_ms: int = 0
+    trigger_retention_ms: int = 0
     crowd: Crowd = field(default_factory=Crowd)
     loose_ends: LooseEnds = field(default_factory=LooseEnds)
+    unsaved: Unsaved = field(default_factory=Unsaved)

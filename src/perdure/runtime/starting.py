@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from perdure.codec import check_text
+from perdure.codec import Json, check_text, to_json
 from perdure.errors import Code, Error
-from perdure.ids import Seq, check_id
-from perdure.inbox.admit import Admitted, Conflict, Delivery
+from perdure.ids import check_id
+from perdure.inbox.admit import Admitted, Conflict
 from perdure.processes.registration import check_process_id, conflict, environment, starting
 from perdure.runtime.clock import short_id
 from perdure.runtime.process_events import check_schemas
 from perdure.runtime.process_function import ANY_SIGNAL, ENGINE, ProcessFunction, input_of
 from perdure.runtime.process_handle import ProcessHandle
 from perdure.runtime.work import check_queue
-from perdure.store.protocol import Claim
+from perdure.store.shapes import claimed
+from perdure.tools.given import refuse_unordered
 from perdure.vocab.blobs import Blob
 from perdure.vocab.processes import SessionScope
 from perdure.vocab.registrations import Provenance, Registration
@@ -25,7 +27,7 @@ if TYPE_CHECKING:
 _NOWHERE = Provenance()
 
 
-async def start(
+async def start(  # noqa: PLR0913 - what is started, and how
     rt: Runtime,
     process: ProcessFunction | str,
     args: tuple[object, ...],
@@ -34,10 +36,11 @@ async def start(
     id: str | None,
     label: str = "",
     queue: str | None = None,
+    extensions: Mapping[str, Json] | None = None,
 ) -> ProcessHandle:
     """Register a process of a function, and make it run."""
     name = short_id("prc", rt.clock.wall_ms()) if id is None else check_process_id(id)
-    asked, env = python_process(rt, process, args, kwargs, id=name, label=label)
+    asked, env = python_process(rt, process, args, kwargs, id=name, label=label, extensions=extensions)
     return await register(rt, asked, env=env, queue=queue)
 
 
@@ -51,6 +54,7 @@ def python_process(  # noqa: PLR0913 - what is started, and on whose behalf
     label: str = "",
     provenance: Provenance = _NOWHERE,
     wake_target: SessionScope | None = None,
+    extensions: Mapping[str, Json] | None = None,
 ) -> tuple[Registration, Blob]:
     """The registration of a process of a function, and its captured environment.
 
@@ -62,7 +66,9 @@ def python_process(  # noqa: PLR0913 - what is started, and on whose behalf
         definition, given, events = function.definition, function.input_of(args, kwargs), function.events
     else:
         definition, given, events = f"{ENGINE}:{function}", input_of(function, args, kwargs), ()
-    env, blob = environment({}, {})
+    said = dict(extensions or {})
+    refuse_unordered(said, "the extensions")
+    env, blob = environment(to_json(said, where="the extensions"), {})
     asked = Registration(
         process_id=id,
         definition=definition,
@@ -124,9 +130,5 @@ async def register(
     if isinstance(admission, Conflict):
         raise conflict(asked.process_id)
     if isinstance(admission, Admitted):
-        rt.nudge(new.stream, _claim(new, admission))
+        rt.nudge(new.stream, claimed(new, admission))
     return handle
-
-
-def _claim(new: Delivery, admission: Admitted) -> Claim | None:
-    return None if admission.fence is None else Claim(new.stream, admission.fence, Seq(0))

@@ -28,22 +28,12 @@ from perdure.services.subagents import SpawnClaimed, SpawnPendingChild
 from perdure.store.protocol import Store
 from perdure.tools.errors import ToolError
 from perdure.tools.subagents import Order
+from perdure.vocab.children import ChildEnded, ChildRegistered, Parent
 from perdure.vocab.effects import DurableStep
 from perdure.vocab.messages import Text
 from perdure.vocab.outcomes import AwaitEventOutcome
 from perdure.vocab.promises import Cancelled
-from perdure.vocab.records import (
-    ChildEnded,
-    ChildRegistered,
-    EffectSettled,
-    EffectStarted,
-    Parent,
-    Record,
-    SessionOpened,
-    TurnEnded,
-    kind_of,
-    write,
-)
+from perdure.vocab.records import EffectSettled, EffectStarted, Record, SessionOpened, TurnEnded, kind_of, write
 from perdure.vocab.refs import PartRef, is_part, part_beside
 
 MAX_TOLD_CHARS = 65_536
@@ -61,14 +51,10 @@ async def parent_of(store: Store, stream: StreamId) -> Parent | None:
     return opened.parent if isinstance(opened, SessionOpened) else None
 
 
-async def tell_of_deletion(store: Store, child: StreamId, parent: Parent, *, now: int) -> None:
+def told_of_deletion(child: StreamId, parent: Parent, *, now: int) -> Delivery:
     """A parent that waits for this child must look: there is nobody who could tell it anything any more."""
     name = f"{GONE}{stream_names(child)[2]}"
-    try:
-        await store.admit(delivery(parent.stream, name, Wake(reason=name), at=now))
-    except Error as problem:
-        if problem.code is not Code.SESSION_UNKNOWN:
-            raise
+    return delivery(parent.stream, name, Wake(reason=name), at=now)
 
 
 class Subagents:
@@ -179,7 +165,10 @@ def _waited_for(records: tuple[Record, ...]) -> Iterator[Order]:
     for record in records:
         match record:
             case EffectStarted(id=id, command=DurableStep(input=given)) if _starts(id) and given is not None:
-                order = msgspec.convert(given, type=Order)
+                try:
+                    order = msgspec.convert(given, type=Order)
+                except msgspec.ValidationError:
+                    continue  # it was refused, or its words were redacted: nothing here may keep a turn from ending
                 if not order.background and part_beside(id, "answer") not in settled:
                     yield order
             case _:

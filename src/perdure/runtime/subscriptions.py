@@ -6,9 +6,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from perdure.codec import Json, check_text, decode, encode
+from perdure.commit.changes import Intervention
 from perdure.commit.plan import Entry
 from perdure.errors import Code, Error
 from perdure.ids import SessionId, StreamId, Tenant, check_id, session_stream
+from perdure.inbox.admit import Delivery
+from perdure.inbox.items import Wake
 from perdure.processes.triggers import (
     CODE,
     MAX_PAYLOAD_BYTES,
@@ -16,14 +19,16 @@ from perdure.processes.triggers import (
     SubscriptionName,
     changed,
     conflict,
+    deletion_key,
     fold_all,
     unknown,
 )
 from perdure.runtime.clock import short_id
 from perdure.runtime.process_function import ANY_SIGNAL, ENGINE, ProcessFunction, input_of
 from perdure.store.protocol import Store
+from perdure.store.shapes import Annotated
+from perdure.vocab.log_keys import revision_key
 from perdure.vocab.processes import SessionScope
-from perdure.vocab.records import revision_key
 from perdure.vocab.triggers import (
     SubscriptionChange,
     SubscriptionChanged,
@@ -61,6 +66,8 @@ class Subscription:
         """
         check_source(self.source_type, self.source)
         check_id(self.key, what="the subscription key")
+        if self.owner != "":
+            check_id(self.owner, what="the owner of a subscription")
         return SubscriptionName(self.source_type, self.key, self.source, self.owner)
 
     def definition(self) -> SubscriptionDefinition:
@@ -185,11 +192,26 @@ class SubscriptionHandle:
         record = SubscriptionChanged(
             change=what, subscription=then, operation=named, by=check_text(by, where="who does it")[:200]
         )
-        noted = await rt.store.annotate(self.stream, Entry.of(record, at=now))
+        noted = await self._write(record, now)
         if not noted.new and noted.row.record != record:
             raise conflict(await self.state(), "somebody else changed it at the same time")
         rt.hub.stir(self.stream)
         return then
+
+    async def _write(self, record: SubscriptionChanged, now: int) -> Annotated:
+        """One that is deleted goes some day: whoever serves its source is woken, and sees to that."""
+        entry, store = Entry.of(record, at=now), self._runtime.store
+        if record.change != "deleted":
+            return await store.annotate(self.stream, entry)
+        wake = Wake(reason="deleted")
+        told = Delivery(self.stream, deletion_key(record.subscription), record.operation, wake, now)
+        done = await store.intervene(Intervention(self.stream, delivery=told, notes=(entry,)))
+        if done.notes:
+            self._runtime.nudge(self.stream)
+            return done.notes[0]
+        row = await store.find(self.stream, revision_key(self.id, record.subscription.revision))
+        assert row is not None  # the delivery that was known came with it
+        return Annotated(row, new=False)
 
     async def _receipt(
         self,
@@ -201,7 +223,9 @@ class SubscriptionHandle:
         """What this operation made of it, if it was done before."""
         for revision in range(known.revision, 0, -1):
             row = await self._runtime.store.find(self.stream, revision_key(self.id, revision))
-            if row is None or not isinstance(row.record, SubscriptionChanged) or row.record.operation != operation:
+            if row is None:
+                return None  # what is older was pruned
+            if not isinstance(row.record, SubscriptionChanged) or row.record.operation != operation:
                 continue
             done = row.record
             if done.change != what or (definition is not None and done.subscription.definition != definition):

@@ -15,7 +15,7 @@ from perdure.codec import decode, encode
 from perdure.commit.changes import Amendment, NewStream
 from perdure.commit.plan import Entry, Snapshot
 from perdure.errors import Code, Error
-from perdure.ids import Seq, SessionId, Tenant, session_stream, tasks_stream
+from perdure.ids import Seq, SessionId, StreamId, Tenant, session_stream, tasks_stream
 from perdure.store.protocol import Store
 
 KIND = "tasks_changed"
@@ -24,11 +24,12 @@ SNAPSHOT_EVERY = 64
 
 
 class TasksChanged(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A task was entered; `ended` are those that were found to be over."""
+    """A task was entered; `ended` are those that were found to be over, `swept` those that are not kept any more."""
 
     task: str = ""
     kind: str = ""
     ended: tuple[str, ...] = ()
+    swept: tuple[str, ...] = ()
 
 
 class Entered(msgspec.Struct, frozen=True, array_like=True):
@@ -53,10 +54,12 @@ class TaskIndex:
     def fold(self, record: TasksChanged, seq: Seq, at: int) -> None:
         """Take one more record in."""
         for task in record.ended:
-            known = self.tasks[task]
-            self.tasks[task] = Entered(known.kind, known.at, ended=True)
+            if (known := self.tasks.get(task)) is not None:
+                self.tasks[task] = Entered(known.kind, known.at, ended=True)
         if record.task:
             self.tasks[record.task] = Entered(record.kind, at)
+        for task in record.swept:
+            self.tasks.pop(task, None)
         self.seq = seq
 
 
@@ -97,10 +100,33 @@ async def enter(
             if await _begun(store, NewStream(stream, "", (entry,), now, beside=session_stream(tenant, session))):
                 return
             continue
-        index.fold(record, seq, now)
-        fold = Snapshot(seq, CODE, encode(_Snapshot(index.tasks))) if seq % SNAPSHOT_EVERY == 0 else None
-        if (await store.amend(Amendment(stream=stream, entry=entry, snapshot=fold))).new:
+        if await _amended(store, stream, index, entry, record):
             return
+
+
+async def forget(store: Store, tenant: Tenant, session: SessionId, task: str, *, now: int) -> None:
+    """Take a task out of the list. If there is no list, or it is not in it, there is nothing to do."""
+    stream = tasks_stream(tenant, session)
+    while True:
+        index = await read_index(store, tenant, session)
+        if task not in index.tasks:
+            return
+        record = TasksChanged(swept=(task,))
+        entry = Entry(KIND, encode(record), now, key=f"tasks:{index.seq + 1}")
+        try:
+            if await _amended(store, stream, index, entry, record):
+                return
+        except Error as problem:
+            if problem.code is not Code.SESSION_UNKNOWN:  # it was deleted with its session
+                raise
+            return
+
+
+async def _amended(store: Store, stream: StreamId, index: TaskIndex, entry: Entry, record: TasksChanged) -> bool:
+    """Whether this record is the next one."""
+    index.fold(record, Seq(index.seq + 1), entry.at)
+    fold = Snapshot(index.seq, CODE, encode(_Snapshot(index.tasks))) if index.seq % SNAPSHOT_EVERY == 0 else None
+    return (await store.amend(Amendment(stream=stream, entry=entry, snapshot=fold))).new
 
 
 async def _begun(store: Store, new: NewStream) -> bool:

@@ -7,22 +7,25 @@ process that only keeps its events. Attempts, heartbeats and re-attaching are fe
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, cast
 
 import msgspec
 from msgspec.structs import replace
 
-from perdure.codec import Json, decode, encode
+from perdure.codec import Json, check_readable, decode, encode
 from perdure.errors import Code, Error
 from perdure.ids import SessionId, process_stream, session_stream
+from perdure.inbox.admit import Delivery
 from perdure.processes.events import CANCEL_REQUESTED, COMPLETED
 from perdure.processes.registration import EXTERNAL, environment
-from perdure.runtime.background import definition_of, message_to
+from perdure.runtime.background import definition_of, task_message
 from perdure.runtime.clock import short_id
 from perdure.runtime.starting import register
 from perdure.runtime.task_index import TaskIndex, TasksChanged, enter, read_index
-from perdure.services.background import MAX_ACTIVE_PER_SESSION, MAX_ACTIVE_PER_WORKER
+from perdure.runtime.task_retention import task_in
+from perdure.services.background import MAX_ACTIVE_PER_SESSION
 from perdure.services.tasks import (
     KIND_BACKGROUND_TOOL,
     ORPHANED,
@@ -40,8 +43,9 @@ from perdure.services.tasks import (
     new_session_task,
 )
 from perdure.vocab.blobs import Blob
+from perdure.vocab.log_keys import PROCESS_END
 from perdure.vocab.processes import SessionScope
-from perdure.vocab.records import PROCESS_END, ProcessEvent, ProcessFirstStarted, ProcessRegistered, Row
+from perdure.vocab.records import ProcessEvent, ProcessFirstStarted, ProcessRegistered, Row
 from perdure.vocab.registrations import (
     EngineInput,
     EventType,
@@ -81,6 +85,7 @@ class StoredTasks(SessionTaskRegistry):
     async def create(self, new: CreateSessionTask) -> SessionTask:
         """Make a task; of an id that exists, the stored one is returned. A run in the background begins with it."""
         rt = self.runtime
+        check_readable(new, what="the task")
         id = new.id or short_id("task", rt.clock.wall_ms())
         known = await self.get(new.session_id, id)
         if known is not None:
@@ -89,14 +94,10 @@ class StoredTasks(SessionTaskRegistry):
         if session is None:
             raise Error(Code.SESSION_UNKNOWN, f"there is no session {new.session_id!r}")
         asked, env = _registration(new, id, session.agent)
-        if new.kind == KIND_BACKGROUND_TOOL and rt.background.count >= MAX_ACTIVE_PER_WORKER:
-            raise Error(
-                Code.TASK_LIMIT_EXCEEDED,
-                f"Worker is already running the maximum {MAX_ACTIVE_PER_WORKER} active background runs. "
-                "Try again after an existing run finishes.",
-            )
-        await self._enter(new, id)
-        await register(rt, asked, env=env)
+        runs_here = new.kind == KIND_BACKGROUND_TOOL and rt.wants_worker
+        with rt.background.coming(process_stream(rt.tenant, id)) if runs_here else nullcontext():
+            await self._enter(new, id)
+            await register(rt, asked, env=env)
         made = await self.get(new.session_id, id)
         assert made is not None
         return made
@@ -153,31 +154,38 @@ class StoredTasks(SessionTaskRegistry):
     # --- changing
 
     async def update(self, session_id: SessionId, task_id: str, update: SessionTaskUpdate) -> SessionTask | None:
-        """Change a task. What would change nothing is not written."""
-        rt, now = self.runtime, self.runtime.clock.wall_ms()
-        task = await self.get(session_id, task_id)
-        if task is None:
-            return None
-        changed = apply_task_update(task, update, now)
-        if changed is task:
-            return task
-        handle = rt.process(task_id)
-        try:
-            await handle.append(
-                UPDATED, msgspec.to_builtins(update), replay=short_id("upd", now), after_end=task.is_over
-            )  # fmt: skip
-            if task.is_over:
-                return await self.get(session_id, task_id)  # how it ended was told before
-            if changed.is_over and task.kind != KIND_BACKGROUND_TOOL:
-                payload: Json = {"code": changed.state, "message": changed.summary or ""}
-                await handle.complete(payload, event=COMPLETED[_ENDINGS[changed.state]])
-        except Error as problem:
-            if problem.code is not Code.PROCESS_ALREADY_TERMINAL:
-                raise
-        after = await self.get(session_id, task_id)
-        if after is not None:
-            await self._tell(task, after)
-        return after
+        """Change a task. What would change nothing is not written. What its session is told of it, and its end if that
+        is what it is, are in the same transaction."""
+        check_readable(update, what="the change of a task")
+        while True:
+            task = await self.get(session_id, task_id)
+            if task is None:
+                return None
+            changed = apply_task_update(task, update, self.runtime.clock.wall_ms())
+            if changed is task:
+                return task
+            try:
+                await self._write(task, changed, update)
+            except Error as problem:
+                if problem.code is not Code.PROCESS_ALREADY_TERMINAL or task.is_over:
+                    raise
+                continue  # it ended this moment: look again
+            return await self.get(session_id, task_id)
+
+    async def _write(self, task: SessionTask, changed: SessionTask, update: SessionTaskUpdate) -> None:
+        now, handle = self.runtime.clock.wall_ms(), self.runtime.process(task.id)
+        replay, end = short_id("upd", now), None
+        if changed.is_over and not task.is_over and task.kind != KIND_BACKGROUND_TOOL:
+            payload: Json = {"code": changed.state, "message": changed.summary or ""}
+            end = await handle.ending(payload, event=COMPLETED[_ENDINGS[changed.state]])
+        await handle.append(
+            UPDATED,
+            msgspec.to_builtins(update),
+            replay=replay,
+            after_end=task.is_over,
+            end=end,
+            sends=() if task.is_over else self._news(task, changed, replay, now),  # how it ended was told before
+        )
 
     async def request_cancel(self, session_id: SessionId, task_id: str) -> SessionTask | None:
         """Ask a task to end. What nobody executes ends at once."""
@@ -200,9 +208,9 @@ class StoredTasks(SessionTaskRegistry):
         if message.expected_attempt not in (None, task.attempt):
             raise Error(Code.TASK_UNKNOWN, f"the task {task_id!r} is in its attempt {task.attempt} by now")
         id = short_id("msg", now)
-        await rt.process(task_id).append(MESSAGE, {"id": id, **msgspec.to_builtins(message)}, replay=id)
-        if message.direction == "outbound" and task.wake_policy == "on_activity":
-            await self._say(task, id, f"Task {task.display_name}: {_words(message.content)}")
+        told = message.direction == "outbound" and task.wake_policy == "on_activity"
+        sends = (self._said(task, id, f": {_words(message.content)}", now),) if told else ()
+        await rt.process(task_id).append(MESSAGE, {"id": id, **msgspec.to_builtins(message)}, replay=id, sends=sends)
         return TaskMessage(id, task_id, message.direction, message.content, now, message.in_reply_to)
 
     async def list_messages(
@@ -219,27 +227,17 @@ class StoredTasks(SessionTaskRegistry):
 
     # --- telling the session
 
-    async def _tell(self, before: SessionTask, after: SessionTask) -> None:
-        """What the wake policy says; once for each end."""
+    def _news(self, before: SessionTask, after: SessionTask, what: str, now: int) -> tuple[Delivery, ...]:
+        """What the wake policy says of a change; once for each end."""
         if after.is_over and after.wake_policy != "silent":
-            await self._say(after, after.state, f"Task {after.display_name} {after.state}: {after.summary or ''}")
-        elif after.wake_policy == "on_activity" and (before.state, before.state_detail) != (
-            after.state, after.state_detail,
-        ):  # fmt: skip
-            detail = after.state_detail or after.state
-            await self._say(after, f"{after.updated_at}", f"Task {after.display_name}: {detail}")
+            return (self._said(after, after.state, f" {after.state}: {after.summary or ''}", now),)
+        moved = (before.state, before.state_detail) != (after.state, after.state_detail)
+        if after.wake_policy == "on_activity" and moved:
+            return (self._said(after, what, f": {after.state_detail or after.state}", now),)
+        return ()
 
-    async def _say(self, task: SessionTask, what: str, text: str) -> None:
-        rt, now = self.runtime, self.runtime.clock.wall_ms()
-        stream = session_stream(rt.tenant, task.session_id)
-        key, source = f"task:{task.id}:{what}", f"task:{task.id}"
-        try:
-            await rt.store.admit(message_to(stream, key, text, source=source, now=now))
-        except Error as problem:
-            if problem.code is not Code.SESSION_UNKNOWN:
-                raise
-        else:
-            await rt.tell(stream)
+    def _said(self, task: SessionTask, what: str, text: str, now: int) -> Delivery:
+        return task_message(self.runtime.tenant, task.session_id, task.id, what, task.display_name + text, now)
 
 
 # --- a task from its log ----------------------------------------------------------------------------------------
@@ -260,12 +258,10 @@ def task_of(rows: Iterable[Row]) -> SessionTask | None:
 
 
 def _begun(registration: Registration, at: int) -> SessionTask | None:
-    match registration.input:
-        case EngineInput(payload={"task": given}) | ExternalInput(metadata={"task": given}):
-            new = decode(encode(given), CreateSessionTask)
-            return new_session_task(new, registration.process_id, at)
-        case _:
-            return None
+    given = task_in(registration)
+    if given is None:
+        return None
+    return new_session_task(decode(encode(given), CreateSessionTask), registration.process_id, at)
 
 
 def _advanced(task: SessionTask, record: object, at: int) -> SessionTask:

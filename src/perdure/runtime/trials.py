@@ -12,7 +12,7 @@ from collections.abc import Callable
 from perdure.ids import StreamId
 from perdure.runtime.sealing import MAX_TAKEOVERS
 from perdure.runtime.shared import Crowd
-from perdure.store.protocol import Claim
+from perdure.store.shapes import Claim
 
 TRIAL_S = 10.0
 """For how long nothing else is begun here. What takes longer before it writes a record goes on, beside other work."""

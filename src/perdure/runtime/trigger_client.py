@@ -13,7 +13,7 @@ from perdure.ids import join
 from perdure.inbox.items import Occurrence
 from perdure.runtime.clients import CallSite, visibly
 from perdure.runtime.process_function import ProcessFunction
-from perdure.runtime.subscriptions import Subscription
+from perdure.runtime.subscriptions import Subscription, check_source
 from perdure.runtime.triggers import Triggers
 from perdure.services.secrets import Veil
 from perdure.tools.body import Body
@@ -58,6 +58,8 @@ class TriggersClient:
         self, source_type: str, payload: Json = None, *, key: str | None = None, source: str = "", session: str = ""
     ) -> TriggerReport:
         """Something happened; durable when this returns, and told in the outcome of the call."""
+        with visibly():
+            check_source(source_type, source)
         name = join("emit", source_type, key if key is not None else str(self.by.nth(source_type)))
         hidden = self.by.veil.json(payload)
         chosen = join(self.by.key, name) if key is None else key

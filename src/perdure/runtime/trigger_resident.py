@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from contextlib import suppress
+from itertools import takewhile
 
 from perdure.codec import decode, encode
-from perdure.commit.plan import Entry, Plan, Receipt, Snapshot
+from perdure.commit.plan import ClearTimer, Entry, Plan, Prune, Receipt, SetTimer, Snapshot
 from perdure.errors import Error
-from perdure.ids import Seq, SessionId, StreamId, TurnId, session_stream, stream_names
+from perdure.ids import Seq, SessionId, StreamId, session_stream, stream_names
 from perdure.inbox.admit import Delivery
-from perdure.inbox.items import Input, Occurrence
-from perdure.processes.registration import conflict
+from perdure.inbox.items import Occurrence
+from perdure.processes.registration import conflict, stream_of
+from perdure.processes.trigger_retention import Old, prunes_at, started_by
 from perdure.processes.triggers import CODE, SourceState, changed, fold, ingested, matching, start_of
 from perdure.runtime.clock import short_id
-from perdure.runtime.orphans import Orphans
+from perdure.runtime.held import Quiet
+from perdure.runtime.offers import Offer
 from perdure.runtime.owned import OwnedStream, rows_of
-from perdure.runtime.resident import Offer
 from perdure.runtime.shared import Shared
-from perdure.store.protocol import Claim, InboxRow
-from perdure.vocab.records import Record, Row, occurrence_key, revision_key
+from perdure.runtime.task_retention import RETENTION
+from perdure.store.shapes import Claim, InboxRow
+from perdure.vocab.log_keys import PROCESS_END, occurrence_key, revision_key
+from perdure.vocab.records import Record, Row
 from perdure.vocab.triggers import (
     StartFailure,
     SubscriptionChanged,
@@ -28,14 +32,16 @@ from perdure.vocab.triggers import (
     TriggerDelivery,
     TriggerDeliveryFailed,
     TriggerOccurred,
+    TriggerPruned,
 )
 
 log = logging.getLogger("perdure.runtime")
 
 SNAPSHOT_ROWS = 64
+PAGE = 200
 
 
-class TriggerResident:
+class TriggerResident(Quiet):
     """One owned source. `serve` takes in what happened, and leaves it."""
 
     def __init__(self, shared: Shared, claim: Claim) -> None:
@@ -126,6 +132,8 @@ class TriggerResident:
             await self._start_again()
         while not self.stopping and await self._take_in():
             pass
+        await self._forget_what_is_old()
+        self._come_back_for_what_gets_old()
         self._owned.active = False
         self._owned.flush(lease="release")
         await self._owned.durable()
@@ -142,7 +150,8 @@ class TriggerResident:
         sends: list[Delivery] = []
         for reserved in (one for one in record.deliveries if one.failed is None):
             then = await store.find(self.stream, revision_key(reserved.subscription, reserved.revision))
-            assert then is not None  # nothing is reserved for what was never registered
+            if then is None:
+                continue  # pruned since: so it was started long ago
             assert isinstance(then.record, SubscriptionChanged)
             with suppress(Error):  # code that refuses now what it took then: it was started by that
                 again = start_of(self._tenant, record.occurrence, record.payload, then.record.subscription, at=then.at)
@@ -190,6 +199,56 @@ class TriggerResident:
                 for one in [one for one in self.state.living if one.definition.owner == owner]:
                     await self._delete(one)
 
+    # --- what is old
+
+    async def _forget_what_is_old(self) -> None:
+        """Prune the log, a page at a time: each is one append with the record that keeps the count."""
+        now, keep = self._shared.clock.wall_ms(), self._shared.trigger_retention_ms
+        due, last = prunes_at(self.state, keep), self.state.seq
+        if due is None or due > now or self.stopping:
+            return
+        forgotten = await self._forgotten(now - keep)
+        old, after, more = Old(self.state, forgotten), Seq(0), True
+        while more and not self.stopping:
+            page = await self._shared.store.read(self.stream, after=after, until=last, limit=PAGE)
+            aged = tuple(takewhile(lambda row: row.at < now - keep, page))
+            more = len(aged) == PAGE
+            after = page[-1].seq if page else after
+            old.running = await self._running(aged)
+            places, keys = old.sort(aged)
+            goes = Prune((*places, *filter(None, (self.state.pruned,))), keys)
+            young = [row.at for row in page[len(aged) :] if row.seq != self.state.pruned]
+            since = min([*young[:1], *[now] * old.waits], default=0)
+            self._prune(goes, forgotten, since=aged[0].at if more else since)
+            await self._owned.durable()
+
+    def _prune(self, goes: Prune, forgotten: Set[str], *, since: int) -> None:
+        self._owned.prune(goes)
+        gone = [one for one in self.state.known.values() if one.id in forgotten]
+        self._owned.need((), tuple(revision_key(one.id, one.revision + 1) for one in gone))
+        named = tuple(one.id for one in gone)
+        self._owned.submit(TriggerPruned(occurrences=self.state.occurrences, subscriptions=named, since=since))
+
+    async def _forgotten(self, before: int) -> Set[str]:
+        """The subscriptions that were deleted before a moment."""
+        found: set[str] = set()
+        for one in [one for one in self.state.known.values() if one.deleted]:
+            row = await self._shared.store.find(self.stream, revision_key(one.id, one.revision))
+            if row is not None and row.at < before:
+                found.add(one.id)
+        return found
+
+    async def _running(self, rows: tuple[Row, ...]) -> Set[str]:
+        """The processes of these occurrences that have not ended."""
+        streams = {stream_of(self._tenant, id): id for id in started_by(rows)}
+        marks = await self._shared.store.marks(list(streams), PROCESS_END) if streams else ()
+        over = {row.stream for row in marks if row.key == PROCESS_END}
+        return {streams[row.stream] for row in marks} - {streams[stream] for stream in over}
+
+    def _come_back_for_what_gets_old(self) -> None:
+        at = prunes_at(self.state, self._shared.trigger_retention_ms)
+        self._owned.timer(ClearTimer(RETENTION), *(() if at is None else (SetTimer(RETENTION, at),)))
+
     async def _delete(self, one: SubscriptionState) -> None:
         now = self._shared.clock.wall_ms()
         gone = SubscriptionChanged(
@@ -200,39 +259,3 @@ class TriggerResident:
         )
         noted = await self._shared.store.annotate(self.stream, Entry.of(gone, at=now))
         self.admitted((noted.row,))
-
-    # --- in the hands of a worker
-
-    @property
-    def under_way(self) -> bool:
-        """Nothing of it runs by itself."""
-        return False
-
-    def offer(self, item: Input) -> Offer | None:
-        """Nobody says anything to a source."""
-        return None
-
-    def drives(self, turn: TurnId) -> bool | None:
-        """It has no turns."""
-        return None
-
-    async def look(self) -> None:
-        """What others wrote is read when it is served again."""
-
-    def leave_to(self, orphans: Orphans) -> None:
-        """Nothing of it runs."""
-
-    def forbid_starts(self) -> None:
-        """Nothing of it runs."""
-
-    def abandon(self) -> None:
-        """Nothing of it runs."""
-
-    async def let_go(self) -> None:
-        """We cannot read it: give it up as it was found."""
-        await self.hand_over()
-
-    async def hand_over(self) -> None:
-        """The worker stops: let the stream go."""
-        self._owned.flush(lease="release")
-        await self._owned.durable()

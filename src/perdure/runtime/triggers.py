@@ -23,6 +23,7 @@ from perdure.processes.triggers import (
     occurring,
 )
 from perdure.runtime.clock import short_id
+from perdure.runtime.pages import check_limit
 from perdure.runtime.process_function import ProcessFunction
 from perdure.runtime.process_handle import ProcessHandle
 from perdure.runtime.subscriptions import (
@@ -33,8 +34,11 @@ from perdure.runtime.subscriptions import (
     check_source,
     state_of,
 )
+from perdure.tools.durations import seconds
+from perdure.tools.given import refuse_unordered
 from perdure.tools.json_schema import mismatches, schema_problem
-from perdure.vocab.records import ProcessRegistered, failure_key, occurrence_key
+from perdure.vocab.log_keys import failure_key, occurrence_key
+from perdure.vocab.records import ProcessRegistered
 from perdure.vocab.triggers import (
     StartFailure,
     TriggerDelivery,
@@ -73,25 +77,26 @@ class OccurrenceHandle:
     key: str
     duplicate: bool = False
 
-    async def deliveries(self, timeout: float | None = None) -> tuple[TriggerDelivery, ...]:
+    async def deliveries(self, timeout: float | str | None = None) -> tuple[TriggerDelivery, ...]:
         """Which processes were started for it and which were not, once a worker has decided that.
 
         Raises:
             Error: `result_timeout`.
         """
+        within = seconds(timeout)
         try:
-            async with asyncio.timeout(timeout):
+            async with asyncio.timeout(within):
                 record = await self._recorded()
         except TimeoutError:
             raise Error(
                 Code.RESULT_TIMEOUT,
-                f"no worker has taken in the occurrence {self.id} after {timeout} s; it waits",
+                f"no worker has taken in the occurrence {self.id} after {within} s; it waits",
                 hint="start a worker",
             ) from None
         triggers = self.runtime.triggers
         return tuple([await triggers.settled(self.stream, self.id, one) for one in record.deliveries])
 
-    async def processes(self, timeout: float | None = None) -> tuple[ProcessHandle, ...]:
+    async def processes(self, timeout: float | str | None = None) -> tuple[ProcessHandle, ...]:
         """The processes that were started for it."""
         started = (one for one in await self.deliveries(timeout) if one.failed is None)
         return tuple(ProcessHandle(self.runtime, one.process_id) for one in started)
@@ -186,6 +191,7 @@ class Triggers:
         return occurring(stream, name, plain, session=session, at=now)
 
     def _checked(self, source_type: str, payload: Json) -> Json:
+        refuse_unordered(payload, "the payload")
         plain = to_json(payload, where="the payload")
         check_size(plain, "the payload")
         event = self.catalog.get(source_type)
@@ -298,7 +304,8 @@ class Triggers:
 
     async def list(self, *, limit: int = PAGE, before: tuple[int, StreamId] | None = None) -> tuple[Source, ...]:
         """The sources of this tenant, the last changed first; `before` continues a page."""
-        infos = await self._runtime.store.streams(tenant=self._tenant, kind="trigger", limit=limit, before=before)
+        store, most = self._runtime.store, check_limit(limit)
+        infos = await store.streams(tenant=self._tenant, kind="trigger", limit=most, before=before)
         found: list[Source] = []
         for info in infos:
             source_type, source = split(info.name)
@@ -308,6 +315,7 @@ class Triggers:
 
     async def occurrences(self, stream: StreamId, *, limit: int = 20) -> tuple[tuple[int, TriggerOccurred], ...]:
         """What happened last at a source, the latest first, each with its moment and what became of its deliveries."""
+        check_limit(limit)
         found: list[tuple[int, TriggerOccurred]] = []
         async for at, record in self._backwards(stream):
             settled = [await self.settled(stream, record.occurrence, one) for one in record.deliveries]
@@ -321,7 +329,10 @@ class Triggers:
         until = info.last_seq if info is not None else Seq(0)
         while until > 0:
             after = Seq(max(0, until - PAGE))
-            for row in reversed(await self._runtime.store.read(stream, after=after, until=until)):
+            rows = await self._runtime.store.read(stream, after=after, until=until)
+            if not rows:  # what stood here was pruned, so little is left before it
+                after, rows = Seq(0), await self._runtime.store.read(stream, until=until)
+            for row in reversed(rows):
                 if isinstance(row.record, TriggerOccurred):
                     yield row.at, row.record
             until = after

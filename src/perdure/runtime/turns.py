@@ -9,95 +9,88 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 
 from msgspec.structs import replace
 
-from perdure.commit.plan import Ask, Blob
+from perdure.commit.plan import Blob
 from perdure.effects.controller import Begun, Care, JournaledController, Local
-from perdure.effects.journal import EffectJournal
-from perdure.effects.promises import TurnScope, unsigned_key
+from perdure.effects.journal import journal_of
 from perdure.errors import Code, Error
-from perdure.ids import CallId, EffectId, PromiseId
+from perdure.ids import BlobHash, CallId, EffectId, PromiseId
 from perdure.inbox.admit import Delivery
+from perdure.runtime.cancelling import end_cancelled
 from perdure.runtime.consent import Consents
-from perdure.runtime.envelopes import Where, envelope
+from perdure.runtime.envelopes import Where
 from perdure.runtime.flights import Flight
 from perdure.runtime.honesty import LEFT_BEHIND, with_steps
+from perdure.runtime.lost import Saying, left_asked, unwanted
 from perdure.runtime.owned import OwnedStream
 from perdure.runtime.patience import Patience
 from perdure.runtime.permits import TurnPermits
-from perdure.runtime.preparing import Preparations, Ready, UnderWay, identity
+from perdure.runtime.preparing import Preparations
 from perdure.runtime.runners import Runner, Runners, Surroundings
+from perdure.runtime.starts import begin, body_of, has_begun
 from perdure.runtime.waits import Waits
-from perdure.tools.body import Parked
-from perdure.turn.machine import advance, owed, recovery, refolded, settlement, stopped, unanswered
+from perdure.session.redaction import caches_of
+from perdure.tools.endings import Parked
+from perdure.turn.machine import (
+    advance,
+    awaited,
+    left_asking,
+    owed,
+    recovery,
+    refolded,
+    settlement,
+    unanswered,
+)
 from perdure.turn.state import (
     AskModel,
     AwaitApproval,
     AwaitCompletion,
     AwaitVerdict,
-    Call,
     Effect,
     EndTurn,
     Owed,
     Probe,
     RunCall,
     Turn,
-    Wait,
 )
-from perdure.vocab.approvals import Decision, approved, consent_to, lapsed, refused
+from perdure.vocab.approvals import Decision, approved, lapsed, refused
 from perdure.vocab.effects import AwaitEvent, Envelope
 from perdure.vocab.messages import AttachmentRef
 from perdure.vocab.outcomes import (
     AwaitEventOutcome,
     CompletedToolCall,
+    DirectOutcome,
+    DirectUsage,
     Done,
-    DurableStepOutcome,
+    ExecCodeOutcome,
     Failed,
-    Failure,
     InDoubt,
     LlmCallOutcome,
     LlmError,
-    NotRun,
     Outcome,
-    Pending,
-    PendingCompletion,
     ToolCallOutcome,
-    ToolOutput,
 )
-from perdure.vocab.promises import Cancelled, ClientResult, UserAnswer
-from perdure.vocab.questions import questions_of, silence
 from perdure.vocab.records import (
     AttachmentKept,
     CancelRequested,
     EffectSettled,
     EffectStarted,
     GrantMade,
+    ModelJobBegun,
     OutcomeArrivedLate,
     Record,
     TurnEnded,
-    gate_key,
-    revocation_key,
 )
-from perdure.vocab.refs import PartRef, call_body, is_part
+from perdure.vocab.refs import EffectRef, is_part
+from perdure.vocab.usage import Usage
 
 log = logging.getLogger("perdure.runtime")
 
-APPROVAL_MS = 24 * 3_600_000
-"""How long people have to answer, and their answer holds, unless the tool says otherwise."""
-
 GRACE_S = 0.1
 """How long a cancelled tool may take to say how it ended: a little longer than its runner waits for it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Leave:
-    """What allows a call: answers that its start uses up, unless somebody has taken one of these log keys."""
-
-    uses: tuple[PromiseId, ...]
-    unless: tuple[str, ...]
 
 
 class TurnDriver:
@@ -109,34 +102,33 @@ class TurnDriver:
         self.turn = turn
         self.records = records
         self.worker = owned.worker
-        self._where = where
-        self._owned = owned
-        self._around = around
-        journal = EffectJournal()
-        for record in records:
-            journal.fold(record)
-        self._controller = JournaledController(journal, self)
+        self.where = where
+        self.owned = owned
+        self.around = around
+        journal = journal_of(records)
+        self.controller = JournaledController(journal, self)
         self.flights: dict[EffectId, Flight] = {}
         self._news = asyncio.Event()
-        self._landed: list[Flight] = []
-        self._waits = Waits(around.store, around.clock, self._news.set)
-        self._runners = Runners(self, journal, where, around, self._waits)
-        self._preparations = Preparations(
+        self.landed: list[Flight] = []
+        self.waits = Waits(around.store, around.clock, self._news.set)
+        self.runners = Runners(self, journal, where, around, self.waits)
+        self.preparations = Preparations(
             around.toolbox,
             journal,
-            self._runners.prepare_context,
+            self.runners.prepare_context,
             self.durable,
             self._news.set,
             visible=turn.composition.names,
         )
-        self._consents = Consents(self._runners.prepare_context, self.durable, self._news.set)
+        self.consents = Consents(self.runners.prepare_context, self.durable, self._news.set)
         self._withdrawals: set[asyncio.Task[object]] = set()
-        self._leaves: dict[PromiseId, tuple[RunCall, Decision]] = {}
-        self._permits = TurnPermits(around.permits, owned.stream, self._news.set)
-        self._patience = Patience(self._waits, around.lounge, around.clock, around.opened_at)
+        self.leaves: dict[PromiseId, tuple[RunCall, Decision]] = {}
+        self.permits = TurnPermits(around.permits, owned.stream, self._news.set)
+        self._patience = Patience(self.waits, around.lounge, around.clock, around.opened_at)
         self._hurried = False
         self._heard = False
         self._paused = False
+        self._stands_still = False
         self.refusal: Error | None = None
 
     # --- the ledger: every fact goes to the machine and to the stream at once
@@ -146,15 +138,31 @@ class TurnDriver:
         for record in records:
             self.turn = advance(self.turn, record)
             self.records.append(record)
-        self._owned.submit(*records, sends=sends)
+            self._stands_still = self._stands_still and _is_asking(record)
+        if self._stands_still and records:
+            self.owned.recover()
+        if self.turn.ended is not None:
+            self._drop_caches()
+        self.owned.submit(*records, sends=sends)
+
+    def so_far(self) -> Turn:
+        """The turn with what its running calls have bought and nobody has recorded yet."""
+        sites = [flight.site for flight in self.flights.values() if flight.site]
+        spent = [one.usage for site in sites for one in site.spent]
+        left = [one.bought for site in sites for one in site.left.values()]
+        return replace(self.turn, usage=sum((*spent, *left), self.turn.usage))
 
     async def durable(self) -> None:
         """Wait until everything submitted so far is durable."""
-        await self._owned.durable()
+        await self.owned.durable()
 
     def keep(self, *blobs: Blob) -> None:
         """Store bytes with the next append."""
-        self._owned.blob(*blobs)
+        self.owned.blob(*blobs)
+
+    def drop(self, hashes: Iterable[BlobHash]) -> None:
+        """Let go of bytes with the next append."""
+        self.owned.drop(*hashes)
 
     def attach(self, call: CallId, blob: Blob) -> None:
         """Store bytes that a call keeps, and say so in the log: what nobody refers to nobody can take with them, or
@@ -167,11 +175,11 @@ class TurnDriver:
 
     def lease_live(self) -> bool:
         """Whether our lease has certainly not lapsed."""
-        return self._owned.lease_live()
+        return self.owned.lease_live()
 
     async def reassert(self) -> None:
         """Renew a lapsed lease, or raise `lease_lost`."""
-        await self._owned.reassert()
+        await self.owned.reassert()
 
     # --- what others tell a running turn
 
@@ -199,7 +207,7 @@ class TurnDriver:
         """A former worker reports how a call really ended."""
         self.turn = advance(self.turn, record)
         self.records.append(record)
-        self._owned.submit(record, consume=(inbox_id,))
+        self.owned.submit(record, consume=(inbox_id,))
         self._news.set()
 
     def hear(self) -> None:
@@ -208,7 +216,7 @@ class TurnDriver:
 
     async def look(self) -> None:
         """Something that the turn waits for may have been answered in another process."""
-        await self._waits.look()
+        await self.waits.look()
 
     def refused(self, error: Error) -> None:
         """The store refused an append: everything begun on top of it must end."""
@@ -217,27 +225,42 @@ class TurnDriver:
 
     def withdrawn(self, records: tuple[Record, ...], problem: Error) -> None:
         """Calls that somebody had allowed do not begin: that was revoked, cancelled or had expired when the store
-        judged it. Their records were not written, nor what shared their append; the turn stands where it stood."""
+        judged it. Their records were not written, nor what shared their append; the turn stands where it stood. What
+        was bought meanwhile needed nobody's leave, and is written again."""
+        bought = tuple(record for record in records if _is_purchase(record))
+        records = tuple(record for record in records if not _is_purchase(record))
         gone = {id(record) for record in records}
         self.records[:] = [record for record in self.records if id(record) not in gone]
         self.turn = replace(refolded(self.turn, self.records), cancel=self.turn.cancel)
         for record in records:
-            self._controller.journal.unfold(record)
-            flight = self.flights.pop(record.id, None) if isinstance(record, EffectStarted) else None
+            self.controller.journal.unfold(record)
+            flight = self._flight_of(record.id) if isinstance(record, EffectStarted) else None
             if flight is not None:
+                del self.flights[flight.id]
+                flight.put_aside()  # a body is entered again, and finds that it has no leave
                 flight.shut()
                 flight.stop()
-        leave = self._leaves.get(PromiseId(str(problem.details.get("promise"))))
+        leave = self.leaves.get(PromiseId(str(problem.details.get("promise"))))
         if problem.code is Code.APPROVAL_STALE and leave is not None and not (self.turn.cancel or self.turn.ended):
             self._lapse(*leave)
+        if bought:
+            self.owned.submit(*bought)
         self._news.set()
+
+    def _flight_of(self, effect: EffectId) -> Flight | None:
+        """What is under way by this id, or the call whose body it is a part of."""
+        if not is_part(effect):
+            return self.flights.get(effect)
+        body = effect.partition("/")[0]
+        calls = (one for one in self.flights.values() if isinstance(one.owed, RunCall))
+        return next((one for one in calls if isinstance(one.owed, RunCall) and body_of(one.owed) == body), None)
 
     def _lapse(self, item: RunCall, decision: Decision) -> None:
         """By the store's clock it is too late for this call, whatever ours says. If the decision was not recorded
         before, whoever waits for it finds out."""
         for ref, call in unanswered(self.turn):
             if ref == item.ref and call.decision is not None:
-                self._controller.record(settlement(ref, call.request, refused(lapsed(decision))))
+                self.controller.record(settlement(ref, call.request, refused(lapsed(decision))))
 
     # --- the loop
 
@@ -251,20 +274,23 @@ class TurnDriver:
         try:
             return await self._run()
         finally:
-            self._preparations.stop()
-            self._consents.stop()
-            self._permits.only(())
+            self.preparations.stop()
+            self.consents.stop()
+            self.permits.only(())
             for flight in self.flights.values():
                 if flight.effect != "once":  # what became of those is told by whoever outlives this
                     flight.shut()
 
     async def _run(self) -> TurnEnded | None:
-        self._controller.record(*recovery(self.turn))
-        self._controller.doubt_unsettled_steps(InDoubt(reason="worker_lost"))
+        await self._end_what_was_left()
+        if (ref := left_asking(self.turn)) is not None and not self.turn.cancel:
+            lost = await self.lost_reply(ref)
+            self.owned.recover()
+            self.controller.record(lost)
         while True:
-            self._settle_landed()
+            self.settle_landed()
             if self.turn.cancel and not self.turn.ended:
-                await self._end_cancelled()
+                await end_cancelled(self)
             elif not self.turn.ended:
                 self._begin_owed()
             if self.turn.ended:
@@ -275,25 +301,35 @@ class TurnDriver:
             if self.turn.changes_hands and not self.turn.cancel:
                 await self.durable()
                 return None
-            if not self._landed and await self._wait_long_enough() and await self._park():
+            if not self.landed and await self._wait_long_enough() and await self._park():
                 return None
             self._news.clear()
             if self.refusal:
                 raise self.refusal
 
+    async def _end_what_was_left(self) -> None:
+        """What a worker that is gone had begun of the calls: some of it is in doubt, and what was asked was bought."""
+        asked = left_asked(self.turn, self.controller.journal, over=False)
+        acting, known = bool(unanswered(self.turn)), len(self.records)
+        self.controller.record(*recovery(self.turn))
+        self.controller.doubt_unsettled_steps(InDoubt(reason="worker_lost"))
+        self._stands_still = acting and len(self.records) == known
+        for started in asked:
+            self.controller.record(await self.around.lost_completion(self.turn, started))
+
     async def _wait_long_enough(self) -> bool:
         """Wait for news. True if there is none, nothing is under way, and waiting in memory has lasted long enough."""
         if self.refusal:
             return False
-        left_to_others = self._permits.in_line and self._around.permits.leaving
+        left_to_others = self.permits.in_line and self.around.permits.leaving
         if (self._paused or left_to_others) and not (self.flights or self._thinking):
             return True
         patience = self._patience.left_s(self.flights.values(), hurried=self._hurried or self._paused)
-        if patience is None or self._thinking or self._permits.worth_waiting:
+        if patience is None or self._thinking or self.permits.worth_waiting:
             await self._news.wait()
             return False
         self._news.clear()  # that is what the news was about
-        lounge = self._around.lounge
+        lounge = self.around.lounge
         if not (self._hurried or self._paused) and patience > 0:
             lounge.sit(self, self._hurry)
         try:
@@ -307,14 +343,14 @@ class TurnDriver:
 
     def _may_park(self) -> bool:
         """Whether it is still so that nothing but waiting is under way: a body may have begun a step meanwhile."""
-        if self.refusal or self._landed or self._news.is_set() or self._thinking or self._permits.worth_waiting:
+        if self.refusal or self.landed or self._news.is_set() or self._thinking or self.permits.worth_waiting:
             return False
         return self._patience.left_s(self.flights.values(), hurried=True) == 0.0
 
     @property
     def _thinking(self) -> bool:
         """Whether somebody else's code is being asked about a call that has not begun."""
-        return self._preparations.under_way or self._consents.under_way
+        return self.preparations.under_way or self.consents.under_way
 
     def _hurry(self) -> None:
         self._hurried = True
@@ -325,20 +361,20 @@ class TurnDriver:
         self._hurried = False
         heard, self._heard = self._heard, False
         promises, due_at = (
-            self._waits.promises,
-            self._patience.look_again_at(self.flights.values(), in_line=self._permits.in_line and not self._paused),
+            self.waits.promises,
+            self._patience.look_again_at(self.flights.values(), in_line=self.permits.in_line and not self._paused),
         )
         await self._unwind()
         self.flights.clear()
-        self._landed.clear()
+        self.landed.clear()
         if self.turn.cancel or heard or self._heard:
             return False  # learned meanwhile, and what would have woken the stream is used up
-        return await self._owned.park(promises, due_at)
+        return await self.owned.park(promises, due_at)
 
     async def _unwind(self) -> None:
         for flight in self.flights.values():
             flight.put_aside()
-        self._waits.unwind()
+        self.waits.unwind()
         tasks = [flight.task for flight in self.flights.values() if flight.task]
         if tasks:
             await asyncio.wait(tasks, timeout=GRACE_S)
@@ -347,8 +383,9 @@ class TurnDriver:
         for task in tasks:
             task.cancel()
 
-    def _settle_landed(self) -> None:
-        landed, self._landed = self._landed, []
+    def settle_landed(self) -> None:
+        """Record how what has come back since the last time ended."""
+        landed, self.landed = self.landed, []
         landed.sort(key=lambda flight: isinstance(flight.owed, AwaitApproval))
         for flight in landed:
             if flight.outcome is None and self.turn.cancel:
@@ -357,8 +394,11 @@ class TurnDriver:
                 del self.flights[flight.id]
             if flight.outcome is None or flight.id not in self._expected():
                 continue
+            if self.turn.cancel and isinstance(flight.outcome, LlmCallOutcome):
+                self.controller.settle(flight.begun, unwanted(flight.outcome))
+                continue
             if isinstance(flight.owed, AwaitApproval):
-                self._owned.flush()  # a decision and the start of what it allows are one append, alone
+                self.owned.flush()  # a decision and the start of what it allows are one append, alone
             self._settle(flight, flight.outcome)
             if isinstance(flight.owed, AwaitApproval):
                 self._remember(flight.owed, flight.outcome)
@@ -367,7 +407,7 @@ class TurnDriver:
         """The effects whose outcomes count. Cancelling a turn undoes nothing: how a call ended counts all the same."""
         if not self.turn.cancel or self.turn.ended:
             return {item.ref.id for item in owed(self.turn) if not isinstance(item, EndTurn)}
-        ends = (RunCall, AwaitCompletion, AwaitVerdict, Probe)
+        ends = (RunCall, AwaitCompletion, AwaitVerdict, Probe, AskModel)
         return {item.ref.id for item in owed(replace(self.turn, cancel=None)) if isinstance(item, ends)}
 
     def _remember(self, asked: AwaitApproval, outcome: Outcome) -> None:
@@ -381,22 +421,24 @@ class TurnDriver:
     def _settle(self, flight: Flight, outcome: Outcome) -> None:
         """Record an outcome, with the bytes it refers to."""
         if flight.effect == "once" and _is_doubt(outcome):
-            self._around.on_loose_end()
+            self.around.on_loose_end()
+        flight.shut()
+        self._end_what_it_asked(flight)
         self.keep(*flight.blobs)
         if flight.site is not None:
             for blob in flight.site.attached:
                 self.attach(flight.site.call, blob)
         if flight.effect == "resumable" and isinstance(flight.owed, RunCall):
             outcome = self._without_loose_steps(flight.owed, outcome)
-        self._controller.settle(flight.begun, outcome)
+        self.controller.settle(flight.begun, outcome)
 
     def _without_loose_steps(self, item: RunCall, outcome: Outcome) -> Outcome:
         """Its body is over: a step that it went on without is nobody's any more, and a failure says so."""
-        body = _body(item)
-        self._controller.doubt_unsettled_steps(LEFT_BEHIND, body=f"{body}/")
+        body = body_of(item)
+        self.controller.doubt_unsettled_steps(LEFT_BEHIND, body=f"{body}/")
         match outcome:
             case ToolCallOutcome(launch=Done(result=CompletedToolCall(output=Failed() as failed) as result)):
-                told = with_steps(failed, self._controller.journal.steps(body))
+                told = with_steps(failed, self.controller.journal.steps(body))
                 return replace(outcome, launch=Done(result=replace(result, output=told)))
             case _:
                 return outcome
@@ -412,75 +454,43 @@ class TurnDriver:
                 elif self._paused:
                     continue
                 elif item.ref.id not in self.flights:
-                    begun = self._begin(item) or begun
-        self._owned.part()
+                    begun = begin(self, item) or begun
+        self.owned.part()
         left = {_id(item) for item in owed(self.turn)}
-        self._permits.only(left)
+        self.permits.only(left)
         for stray in self.flights.keys() - left:
             self._drop(self.flights[stray])
+
+    def _drop_caches(self) -> None:
+        """Where programs stood that came to no end: nobody goes on from there any more."""
+        settled = [record for record in self.records if isinstance(record, EffectSettled)]
+        ended = {record.id.partition("/")[0] for record in settled if isinstance(record.outcome, ExecCodeOutcome)}
+        left = [record for record in settled if record.id.partition("/")[0] not in ended]
+        hashes = [hash for record in left for hash in caches_of(record)]
+        if hashes:
+            self.drop(hashes)
 
     def _in_order(self, items: Sequence[Owed]) -> Sequence[Owed]:
         """Who asks first for permits: calls that never had one. Others were parked, and which of them has something to
         do only they know: each shall be the first at some time."""
-        if not self._around.permits.work.limits:
+        if not self.around.permits.work.limits:
             return items
-        fresh = [item for item in items if not (isinstance(item, RunCall) and self._has_begun(item))]
+        fresh = [item for item in items if not (isinstance(item, RunCall) and has_begun(self, item))]
         again = [item for item in items if item not in fresh]
         return [*fresh, *random.sample(again, len(again))]
 
-    def _begin(self, item: Effect) -> bool:
-        """Begin one effect. True if it was settled on the spot, so that what is owed has changed."""
-        try:
-            if isinstance(item, RunCall):
-                return self._begin_call(item)
-            ran = self._preparations.sealed(item) if isinstance(item, AwaitVerdict) else None
-            described = envelope(self._where, self.turn, item, ran)
-            match item:
-                case AskModel():
-                    self._take_in()
-                    care = Care(effect="pure", record_start=True, keep_command=False)
-                    return self._start(item, described, care, self._runners.model(item))
-                case Wait():
-                    return self._begin_wait(item, described)
-                case AwaitCompletion():
-                    care = Care(effect="pure", record_start=True, due_at=item.pending.due_at)
-                    return self._start(item, described, care, self._runners.completion(item))
-                case AwaitApproval():
-                    care = Care(effect="pure", record_start=True, due_at=item.due_at)
-                    return self._start(item, described, care, self._runners.approval(item))
-                case AwaitVerdict():
-                    return self._begin_verdict(item, described)
-                case Probe():
-                    return self._begin_probe(item, described)
-        except Error as problem:
-            if problem.code is not Code.REPLAY_MISMATCH:
-                raise
-            return self._mismatch(item, problem)
-
-    def _take_in(self) -> None:
-        """The model is about to be asked: whatever was sent to the running turn is said to it now, and is not waiting
-        any more. In an append of its own, which fails if somebody took such an input back or cancelled it this moment.
-        """
-        joining = self._around.joining(self.turn)
-        if joining:
-            self._owned.flush()
-        for one in joining:
-            self.turn = advance(self.turn, one.said)
-            self.records.append(one.said)
-            self._owned.submit(one.said, consume=(one.row,))
-        self._owned.need((), tuple(gate_key(one.asked_for) for one in joining))
-
-    def _start(self, item: Effect, described: Envelope, care: Care, runner: Runner) -> bool:
-        if not self._permits.may_begin(item, self.turn.composition.model):
+    def start(self, item: Effect, described: Envelope, care: Care, runner: Runner) -> bool:
+        """Let an effect begin, once it has its permit. True if its outcome is known already."""
+        if not self.permits.may_begin(item, self.turn.composition.model):
             return False  # not begun, so nothing is recorded: there is news when it may
-        begun = self._controller.begin(described, care)
+        begun = self.controller.begin(described, care)
         if not isinstance(begun, Begun):
             self.turn = advance(self.turn, EffectSettled(id=EffectId(described.id), outcome=begun))
             return True
         flight = Flight(item, begun)
         self.flights[flight.id] = flight
         flight.task = asyncio.create_task(self._fly(flight, runner), name=f"perdure:{flight.id}")
-        self._permits.lend(flight.id, flight.task)
+        self.permits.lend(flight.id, flight.task)
         return False
 
     async def _fly(self, flight: Flight, runner: Runner) -> None:
@@ -488,7 +498,7 @@ class TurnDriver:
             return await runner(flight)
 
         try:
-            flight.outcome = await self._controller.dispatch(flight.begun, Local(flight.begun.envelope.kind, run))
+            flight.outcome = await self.controller.dispatch(flight.begun, Local(flight.begun.envelope.kind, run))
         except Parked:
             flight.unwound = True
         except Error as problem:
@@ -501,7 +511,7 @@ class TurnDriver:
             if self.flights.get(flight.id) is flight:  # else the turn went on without it
                 if flight.outcome is None and not (flight.unwound or flight.cancellation.cancelled or self.refusal):
                     self._broke_off(flight)
-                self._landed.append(flight)
+                self.landed.append(flight)
                 self._news.set()
 
     def _broke_off(self, flight: Flight) -> None:
@@ -514,154 +524,25 @@ class TurnDriver:
 
     def unconfirmed_once(self) -> tuple[tuple[EffectId, Outcome], ...]:
         """Outcomes of `once` calls that the store has not confirmed: known here, and nowhere else."""
-        settled = [record for record in self._owned.undurable() if isinstance(record, EffectSettled)]
-        landed = [(flight.id, flight.outcome) for flight in self._landed if flight.outcome]
-        known = [*((record.id, record.outcome) for record in settled), *landed]
-        return tuple((id, outcome) for id, outcome in known if self._is_once(id))
+        return tuple((id, outcome) for id, outcome in self._unconfirmed() if self._is_once(id))
+
+    def unsaved(self) -> tuple[tuple[EffectId, Usage], ...]:
+        """What model calls cost whose end the store has not confirmed."""
+        known = self._unconfirmed()
+        return tuple(
+            (id, outcome.bought) for id, outcome in known if isinstance(outcome, LlmCallOutcome | DirectOutcome)
+        )
+
+    def _unconfirmed(self) -> list[tuple[EffectId, Outcome]]:
+        settled = [record for record in self.owned.undurable() if isinstance(record, EffectSettled)]
+        landed = [(flight.id, flight.outcome) for flight in self.landed if flight.outcome]
+        return [*((record.id, record.outcome) for record in settled), *landed]
 
     def _is_once(self, effect: EffectId) -> bool:
-        started = self._controller.journal.started(effect)
+        started = self.controller.journal.started(effect)
         return started is not None and started.effect == "once"
 
     # --- beginning each kind of effect
-
-    def _begin_call(self, item: RunCall) -> bool:
-        ready = self._preparations.of(item)
-        if isinstance(ready, UnderWay):
-            return False
-        if not isinstance(ready, Ready):
-            told = with_steps(ready, self._controller.journal.steps(_body(item)))
-            self._controller.record(settlement(item.ref, item.call, told))
-            return True
-        if ready.prepared.contract.client_side:
-            self._controller.record(self._left_to_client(item, ready))
-            return True
-        begun_before = self._has_begun(item)
-        if item.decision is None and not begun_before:
-            match self._consents.needed(item, ready):
-                case UnderWay():
-                    return False
-                case True:
-                    return self._ask(item, ready)
-                case False:
-                    pass
-        described = envelope(self._where, self.turn, item, ready.call)
-        durability = ready.prepared.contract.durability
-        timeout = durability.timeout_ms
-        care = Care(
-            effect=durability.effect,
-            doubt=durability.doubt,
-            deadline_at=self._around.clock.wall_ms() + timeout if timeout else None,
-            record_start=ready.recorded or ready.prepared.has_predicate,
-            keep_command=ready.recorded,
-            leave=item.decision is not None,
-        )
-        if not self._permits.may_begin(item, self.turn.composition.model):
-            return False  # before anybody's leave is used up: that belongs to the append that begins it
-        if item.decision is not None and not begun_before:
-            leave = self._leave(item, item.decision)
-            if not isinstance(leave, Leave):
-                self._controller.record(settlement(item.ref, item.call, leave))
-                return True
-            self._owned.need(leave.uses, leave.unless, on_trial=True)
-            self._leaves.update(dict.fromkeys(leave.uses, (item, item.decision)))
-        return self._start(item, described, care, self._runners.tool(item, ready))
-
-    def _left_to_client(self, item: RunCall, ready: Ready) -> EffectSettled:
-        """A call that is run elsewhere is pending from the start: nothing is dispatched, so nothing can be in doubt."""
-        call, timeout = item.call, ready.prepared.durability.timeout_ms
-        asked = questions_of(call.args) if getattr(ready.prepared.tool, "asks_person", False) else ()
-        wait = UserAnswer(call_id=call.id) if asked else ClientResult(call_id=call.id)
-        pending = Pending(
-            key=unsigned_key(TurnScope(self._where.tenant, self._where.session, self.turn.id).id, wait),
-            pending=PendingCompletion(deadline_ms=timeout),
-            due_at=self._around.clock.wall_ms() + timeout if timeout else None,
-            silence=silence(asked),
-        )
-        return EffectSettled(id=item.ref.id, outcome=ToolCallOutcome(launch=pending))
-
-    def _has_begun(self, item: RunCall) -> bool:
-        """Whether an attempt of this call has begun: then nobody is asked about it any more."""
-        refs = (replace(item.ref, attempt=attempt) for attempt in range(1, item.ref.attempt + 1))
-        return any(self._controller.journal.started(ref.id) for ref in refs)
-
-    def _ask(self, item: RunCall, ready: Ready) -> bool:
-        """Ask people to allow a call, exactly as it would run; a grant that they gave for the session is an answer."""
-        now = self._around.clock.wall_ms()
-        patience = ready.prepared.durability.approval_ms
-        due_at = now + (APPROVAL_MS if patience is None else patience)
-        scope = TurnScope(self._where.tenant, self._where.session, self.turn.id)
-        key = unsigned_key(scope.id, consent_to(item.call.id, item.call.name, ready.call.args))
-        wait = AwaitApproval(
-            replace(item.ref, tail="approval"), item.call, AwaitEvent(key=key, about=ready.call), due_at
-        )
-        described = envelope(self._where, self.turn, wait)
-        care = Care(effect="pure", record_start=True, due_at=due_at)
-        grant = self._around.grant(item.call.name)
-        if grant is None:
-            settled = self._start(wait, described, care, self._runners.approval(wait))
-            self._owned.ask(Ask(key.key_id, "approval", now, due_at))
-            return settled
-        self._owned.flush()  # using a grant and the start of what it allows are one append, alone
-        begun = self._controller.begin(described, care)
-        if isinstance(begun, Begun):
-            use = Decision(verdict="approve", by=grant.by, at=now, via="grant", grant=grant.grant)
-            self._controller.settle(begun, AwaitEventOutcome(resolution=use.resolution))
-        return True
-
-    def _leave(self, item: RunCall, decision: Decision) -> Leave | ToolOutput:
-        """What the start of an allowed call uses up, and what would forbid it: that it was cancelled or revoked.
-
-        The output of a call whose leave is over, if its decision was recorded and its start was not.
-        """
-        gate = gate_key(self.turn.id)
-        if decision.grant:
-            grant = self._around.grant(item.call.name)
-            if grant is None or grant.grant != decision.grant:
-                return refused(Cancelled())
-            return Leave((), (gate, revocation_key(decision.grant)))
-        asked = self._preparations.question(item)
-        if asked is None or not isinstance(asked.command, AwaitEvent):
-            return refused(Cancelled())
-        if asked.due_at is not None and asked.due_at <= self._around.clock.wall_ms():
-            return refused(lapsed(decision))
-        return Leave((asked.command.key.key_id,), (gate,))
-
-    def _begin_verdict(self, item: AwaitVerdict, described: Envelope) -> bool:
-        patience = item.contract.durability.approval_ms if item.contract else None
-        now = self._around.clock.wall_ms()
-        due_at = now + (APPROVAL_MS if patience is None else patience)
-        new = self._controller.journal.started(item.ref.id) is None
-        care = Care(effect="pure", record_start=True, due_at=due_at)
-        settled = self._start(item, described, care, self._runners.verdict(item))
-        if new and isinstance(described.command, AwaitEvent):
-            self._owned.ask(Ask(described.command.key.key_id, "doubt", now, due_at))
-        return settled
-
-    def _begin_probe(self, item: Probe, described: Envelope) -> bool:
-        sealed = self._preparations.sealed(item)
-        prepared = self._around.toolbox.prepare(item.call, item.contract, sealed)
-        if isinstance(prepared, Failure) or prepared.tool.probe is None:
-            unknown = DurableStepOutcome(value={"verdict": "unknown", "reason": "the probe does not exist any more"})
-            self._controller.record(EffectSettled(id=item.ref.id, outcome=unknown))
-            return True
-
-        ready = Ready(prepared, sealed or identity(item, prepared.contract), recorded=False)
-        return self._start(item, described, Care(effect="pure"), self._runners.probe(item, ready))
-
-    def _begin_wait(self, item: Wait, described: Envelope) -> bool:
-        due_at = item.due_at if item.due_at is not None else self._around.clock.wall_ms() + item.duration_ms
-        care = Care(effect="pure", record_start=True, due_at=due_at)
-        return self._start(item, described, care, self._runners.sleep(due_at))
-
-    def _mismatch(self, item: Effect, problem: Error) -> bool:
-        log.error("%s", problem, extra={"session": self._where.session, "turn": self.turn.id})
-        if isinstance(item, RunCall):
-            failure = Failure(code=problem.code.value, message=problem.message, failure_class="invalid")
-            self._controller.record(settlement(item.ref, item.call, Failed(failure=failure)))
-        else:
-            self.submit(stopped(self.turn, "replay_mismatch", problem.message))
-        return True
 
     # --- endings that are not the model's
 
@@ -671,72 +552,20 @@ class TurnDriver:
         flight.stop()
         command = flight.begun.envelope.command
         if isinstance(command, AwaitEvent) and command.about:
-            withdrawal: asyncio.Task[object] = asyncio.create_task(self._waits.withdraw(command.key))
+            withdrawal: asyncio.Task[object] = asyncio.create_task(self.waits.withdraw(command.key))
             self._withdrawals.add(withdrawal)
             withdrawal.add_done_callback(self._withdrawals.discard)
 
-    async def _end_cancelled(self) -> None:
-        """Somebody cancelled the turn: stop what runs, answer every call, end."""
-        for flight in self.flights.values():
-            flight.put_aside()
-        await self.halt()
-        self._controller.doubt_unsettled_steps(InDoubt(reason="cancelled"))
-        await self._forget_events()
-        self._settle_landed()  # what came while it was halted: a call may now be pending, in doubt, or have failed
-        for ref, call in unanswered(self.turn):
-            flight = self.flights.get(ref.id)
-            if call.pending is not None:
-                telling = call.pending.pending.on_cancel == "cancel_external_work"
-                ended = AwaitEventOutcome(resolution=await self._waits.withdraw(call.pending.key, telling=telling))
-                self._controller.record(EffectSettled(id=replace(ref, tail="completion").id, outcome=ended))
-            elif call.undecided is not None:
-                await self._withdraw_question(call.undecided)
-                superseded = AwaitEventOutcome(resolution=Cancelled())  # whatever was decided in the last moment
-                self._controller.record(EffectSettled(id=replace(ref, tail="approval").id, outcome=superseded))
-            elif call.doubt is not None and call.policy == "ask":
-                asked = self._controller.journal.started(replace(ref, tail="doubt").id)
-                await self._withdraw_question(asked)
-                left = AwaitEventOutcome(resolution=Cancelled())
-                self._controller.record(EffectSettled(id=replace(ref, tail="doubt").id, outcome=left))
-            elif call.doubt is not None:
-                unknown = DurableStepOutcome(value={"verdict": "unknown", "reason": "the turn was cancelled"})
-                self._controller.record(EffectSettled(id=replace(ref, tail="probe").id, outcome=unknown))
-            else:
-                self._note_loose(flight)
-                self._controller.record(settlement(ref, call.request, self._cut_short(flight, call)))
-        self.flights.clear()
-        self._landed.clear()
-        reason = self.turn.cancel.reason if self.turn.cancel else ""
-        self.submit(stopped(self.turn, "cancelled", reason or "cancelled on request"))
-
-    async def _withdraw_question(self, asked: EffectStarted | None) -> None:
-        """Nobody need answer it any more; whoever does is told so."""
-        if asked is not None and isinstance(asked.command, AwaitEvent):
-            await self._waits.withdraw(asked.command.key)
-
-    async def _forget_events(self) -> None:
-        """Nobody waits any more for the events of this turn."""
-        for started in self._controller.journal.unsettled():
-            if isinstance(started.command, AwaitEvent) and is_part(started.id):
-                ended = AwaitEventOutcome(resolution=await self._waits.withdraw(started.command.key))
-                self._controller.record(EffectSettled(id=started.id, outcome=ended))
-
-    def _cut_short(self, flight: Flight | None, call: Call) -> ToolOutput:
-        """How a call ended that was stopped; a body as what its steps ended with."""
-        if call.started is None or call.started.effect != "resumable":
-            return _cut_short(flight, call.failures)
-        iteration = self.turn.iteration
-        for doubtful in self._controller.journal.doubtful():
-            part = PartRef.parse(doubtful) if is_part(doubtful) else None
-            if part and (part.iteration, part.index) == (iteration, call.index):
-                return InDoubt(reason="cancelled", message=f"the turn was cancelled during the step {part.name}")
-        message = "the turn was cancelled while the call was under way; the steps it had finished stand"
-        return Failed(failure=Failure(code="tool_cancelled", message=message, failure_class="cancelled"))
+    async def lost_reply(self, ref: EffectRef) -> EffectSettled:
+        """The end of a model call that nobody will answer, with what it bought."""
+        flight = self.flights.get(ref.id)
+        said = (flight.said or Saying()) if flight is not None else None
+        return await self.around.lost(self.turn, self.records, ref.id, said)
 
     def abandon(self) -> None:
         """The session is gone: stop what runs, and record nothing."""
         for flight in self.flights.values():
-            self._note_loose(flight)
+            self.note_loose(flight)
             flight.put_aside()
             flight.shut()
             flight.stop()
@@ -746,10 +575,10 @@ class TurnDriver:
         for flight in self.flights.values():
             flight.cancellation.cancel()
 
-    def _note_loose(self, flight: Flight | None) -> None:
+    def note_loose(self, flight: Flight | None) -> None:
         """A `once` call that we stop in the middle may go on without us, in a thread or outside."""
         if flight is not None and flight.may_act:
-            self._around.on_loose_end()
+            self.around.on_loose_end()
 
     async def halt(self) -> None:
         """Ask everything under way to stop, and give it a moment."""
@@ -760,25 +589,41 @@ class TurnDriver:
             await asyncio.wait(tasks, timeout=GRACE_S)
         for flight in self.flights.values():
             flight.shut()
+            self._end_what_it_asked(flight)
+
+    def _end_what_it_asked(self, flight: Flight) -> None:
+        """What a call had asked a model when it was stopped was bought."""
+        if flight.site is not None and flight.site.left:
+            left = [EffectSettled(id=id, outcome=one) for id, one in flight.site.left.items()]
+            flight.site.left.clear()
+            self.controller.record(*left)
 
     async def drain(self) -> None:
         """Hand the turn over: running `once` calls are recorded as in doubt, then the stream is released."""
-        abandoned = self._around.threads.abandoned
         for flight in self.flights.values():
             flight.put_aside()
-            self._note_loose(flight)
+            self.note_loose(flight)
         await self.halt()
-        self._controller.doubt_unsettled_steps(InDoubt(reason="drained", message="the worker was stopped"))
-        left_running = self._around.threads.abandoned > abandoned
+        self.controller.doubt_unsettled_steps(InDoubt(reason="drained", message="the worker was stopped"))
         for ref, call in unanswered(self.turn):
             flight = self.flights.get(ref.id)
             if flight is not None and flight.outcome is not None:
                 self._settle(flight, flight.outcome)
             elif flight is not None and flight.dispatched and flight.effect == "once":
                 message = "the worker was stopped while the call ran"
-                doubt = InDoubt(reason="drained", message=message, left_running=left_running)
-                self._controller.record(settlement(ref, call.request, doubt))
+                doubt = InDoubt(reason="drained", message=message, left_running=flight.left_running)
+                self.controller.record(settlement(ref, call.request, doubt))
+        await self._hand_over_reply()
         self.flights.clear()
+
+    async def _hand_over_reply(self) -> None:
+        """A reply that came in the last moment is kept; of one that will not come, what was bought."""
+        ref = awaited(self.turn)
+        flight = self.flights.get(ref.id) if ref else None
+        if flight is not None and flight.outcome is not None:
+            self._settle(flight, flight.outcome)
+        elif flight is not None and (left := left_asking(self.turn)) is not None:
+            self.controller.record(await self.lost_reply(left))
 
 
 def _is_doubt(outcome: Outcome) -> bool:
@@ -789,26 +634,26 @@ def _is_doubt(outcome: Outcome) -> bool:
             return False
 
 
-def _body(item: RunCall) -> str:
-    """What the parts of a call are named after."""
-    assert item.ref.index is not None
-    return call_body(item.ref.iteration, item.ref.index)
+def _is_purchase(record: Record) -> bool:
+    """Whether it tells of a model call that a tool made."""
+    match record:
+        case EffectStarted(asks=DirectUsage()) | EffectSettled(outcome=DirectOutcome()) | ModelJobBegun():
+            return True
+        case _:
+            return False
+
+
+def _is_asking(record: Record) -> bool:
+    """Whether it says only that a tool asks a model, or that nobody waits for the answer: a call that kills its workers
+    gets that far each time."""
+    match record:
+        case (
+            EffectStarted(asks=DirectUsage()) | EffectSettled(outcome=DirectOutcome(error=LlmError(kind="worker_lost")))
+        ):
+            return True
+        case _:
+            return False
 
 
 def _id(item: Owed) -> EffectId | None:
     return None if isinstance(item, EndTurn) else item.ref.id
-
-
-def _cut_short(flight: Flight | None, failures: int) -> ToolOutput:
-    """How a call ended that was stopped: unknown if it may have taken effect, not run if it never left."""
-    if failures and (flight is None or not flight.dispatched):
-        message = "the turn was cancelled before the next attempt; the attempts before it failed"
-        return Failed(failure=Failure(code="tool_cancelled", message=message, failure_class="cancelled"))
-    if flight is None or not flight.dispatched:
-        return NotRun(reason="the turn was cancelled")
-    if flight.effect == "once":
-        return InDoubt(reason="cancelled", message="the turn was cancelled while the call ran")
-    failure = Failure(
-        code="tool_cancelled", message="the turn was cancelled while the call ran", failure_class="cancelled"
-    )
-    return Failed(failure=failure)

@@ -1,4 +1,5 @@
-"""What anybody may do to a session from outside: interrupt its turn, cancel it, pause it, take back what waits.
+"""What anybody may do to a session from outside: interrupt its turn, cancel it, pause it, take back what waits or what
+was granted, delete it.
 
 Each is one transaction, decided on what was read before; if the session has moved on meanwhile, it is read again.
 """
@@ -8,30 +9,34 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from perdure.commit.changes import Intervention, Pause
+from perdure.commit.changes import MODEL_SET, Intervention, Pause
 from perdure.commit.plan import Entry
 from perdure.errors import Code, Error
-from perdure.ids import InputId, TurnId
+from perdure.ids import InputId, SessionId, TurnId, files_stream, tasks_stream, without_keys
 from perdure.inbox.admit import NOBODY, Admission, Delivery, delivery, withdrawn
 from perdure.inbox.items import Input, Wake
-from perdure.observe.ends import end_of
+from perdure.observe.ends import end_of, has_turn
+from perdure.processes.visibility import edge_tags
 from perdure.runtime.clock import uuid7
 from perdure.runtime.shared import TurnResult
-from perdure.runtime.subagents import parent_of
-from perdure.runtime.waiting import interrupting
+from perdure.runtime.subagents import parent_of, told_of_deletion
+from perdure.runtime.waiting import Waiting, interrupting
 from perdure.session.fold import CODE, SessionState, fold_all
-from perdure.store.protocol import InboxRow, Loaded, Store
+from perdure.store.protocol import Store
+from perdure.store.shapes import InboxRow, Loaded
+from perdure.vocab.log_keys import gate_key, input_key
 from perdure.vocab.messages import InputPart
+from perdure.vocab.processes import SessionScope
 from perdure.vocab.records import (
     CancelRequested,
+    GrantRevoked,
     InputAdmitted,
     InputCancelled,
     InputMode,
+    ModelSet,
     Row,
     SessionPaused,
     SessionResumed,
-    gate_key,
-    input_key,
 )
 
 if TYPE_CHECKING:
@@ -84,15 +89,19 @@ async def queue(session: Session) -> tuple[Queued, ...]:
 
 
 async def replace_queued(session: Session, new: Delivery, item: Input) -> Admission | None:
-    """Send an input in place of the one with the same merge key that waits, if one does."""
+    """Send an input in place of the one with the same merge key that waits, if one does. What was cancelled is left
+    alone: its sender was told that it ends, so another's answer is not its own."""
     store = session.runtime.store
     if await store.stream(session.stream) is None:
         return await store.admit(new)
     while True:
         rows = await store.inbox(session.stream)
         same = [
-            (row, old) for row, old in _inputs(rows) if (old.merge_key, old.mode) == (item.merge_key, item.mode)
-        ]  # fmt: skip
+            (row, old)
+            for row, old in _inputs(rows)
+            if (old.merge_key, old.mode) == (item.merge_key, item.mode)
+            and await store.find(session.stream, gate_key(old.turn)) is None
+        ]
         intervention = Intervention(
             session.stream,
             delivery=new,
@@ -181,6 +190,54 @@ async def loaded(session: Session) -> tuple[SessionState, Loaded]:
     return fold_all(found.snapshot.data if found.snapshot else None, found.rows), found
 
 
+async def existing(session: Session) -> tuple[SessionState, Loaded]:
+    """The session as it is now.
+
+    Raises:
+        Error: `session_unknown` if there is not even a first record.
+    """
+    state, found = await loaded(session)
+    if not state.seq:
+        raise session_unknown(session.id)
+    return state, found
+
+
+def session_unknown(id: SessionId) -> Error:
+    """The refusal to tell anything of a session that is not there."""
+    return Error(
+        Code.SESSION_UNKNOWN,
+        f"there is no session {without_keys(id)!r}",
+        hint="list them with `perdure sessions list`, or create it by sending something with agent=",
+    )
+
+
+async def has(session: Session, turn: TurnId) -> bool:
+    """Whether the session has this turn: waiting in the inbox, or begun.
+
+    Raises:
+        Error: `session_unknown`.
+    """
+    store = session.runtime.store
+    if await store.stream(session.stream) is None:
+        raise session_unknown(session.id)
+    return await has_turn(store, session.stream, turn)
+
+
+async def current_turn(session: Session) -> TurnId | None:
+    """The turn that runs, or the next in line.
+
+    Raises:
+        Error: `session_unknown`.
+    """
+    state, found = await existing(session)
+    if state.open_turn:
+        return state.open_turn
+    waiting = Waiting()
+    waiting.see(found.inbox)
+    following = waiting.first()
+    return following[1].turn if following else None
+
+
 async def interrupt(session: Session, new: Delivery, item: Input) -> Admission | None:
     """Send an input and end the turn that runs, in one write. A turn that begins meanwhile is ended by its worker."""
     store = session.runtime.store
@@ -239,3 +296,49 @@ async def _set_pause(session: Session, intervention: Intervention) -> bool:
     done = (await session.runtime.store.intervene(intervention)).done
     await session.runtime.tell(session.stream)
     return done
+
+
+async def set_model(session: Session, model: str) -> None:
+    """Let a model answer whatever comes next; its owner finds a wake, and looks at the log before it begins a turn."""
+    now = session.runtime.clock.wall_ms()
+    wake = delivery(session.stream, f"model:{uuid7(now)}", Wake(reason=MODEL_SET), at=now)
+    note = Entry.of(ModelSet(model=model), at=now)
+    await session.runtime.store.intervene(Intervention(session.stream, wake, (note,)))
+    await session.runtime.tell(session.stream)
+
+
+# --- taking away
+
+
+async def revoke(session: Session, prefix: str, *, by: str, via: str) -> None:
+    """Take back the grant whose id begins like that."""
+    state, _ = await existing(session)
+    found = [made.grant for made in state.grants if made.grant.startswith(prefix) and prefix]
+    if len(found) > 1:
+        raise Error(Code.INVALID_ID, f"{without_keys(prefix)!r} could be several grants", hint="type more of the id")
+    if not found:
+        what = f"session {session.id!r} has no grant {without_keys(prefix)!r}"
+        raise Error(Code.APPROVAL_UNKNOWN, what, hint="session.grants()")
+    rt = session.runtime
+    await rt.check_readable(session.stream)
+    revoked = GrantRevoked(grant=found[0], by=by, via=via)
+    await rt.store.annotate(session.stream, Entry.of(revoked, at=rt.clock.wall_ms()))
+    await rt.tell(session.stream)
+
+
+async def delete(session: Session) -> bool:
+    """Remove the session and what stands beside it; a parent that waits for it is told in the same write."""
+    rt, stream = session.runtime, session.stream
+    beside = (files_stream(session.tenant, session.id), tasks_stream(session.tenant, session.id))
+    parent = await parent_of(rt.store, stream)
+    edges = edge_tags(SessionScope(session_id=session.id))
+    told = (told_of_deletion(stream, parent, now=rt.clock.wall_ms()),) if parent is not None else ()
+    deleted = await rt.store.delete(stream, beside=beside, edges=edges, sends=told)
+    if deleted and parent is not None:
+        rt.nudge(parent.stream)
+        await rt.tell(parent.stream)
+    if rt.worker:
+        rt.worker.serving.forget(stream)
+    rt.revealed.pop(stream, None)
+    rt.hub.stir(stream)
+    return deleted

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import takewhile
 
 from perdure.ids import InputId, TurnId
 from perdure.inbox.admit import admitted
 from perdure.inbox.items import Input
-from perdure.store.protocol import InboxRow
+from perdure.store.shapes import InboxRow
 from perdure.turn.state import Turn
 from perdure.vocab.records import CancelRequested, InputAdmitted, Record
 
@@ -77,20 +78,32 @@ class Waiting:
         """Somebody asked for a turn to end; perhaps one that an input has asked for which waits."""
         self._cancelled.add(turn)
 
-    def joining(self, turn: Turn, *, together: bool) -> list[Joining]:
+    def joining(self, turn: Turn, opener: InputAdmitted | None, *, together: bool) -> list[Joining]:
         """What the turn takes in before its model is asked: steering; and, at its beginning, what is drained together
-        with the input that opened it. They count as taken. What was cancelled while it waited is left alone: it gets
-        the turn it had asked for, which ends at once.
+        with the input that opened it, up to the first one that asks for something else: none overtakes another. They
+        count as taken. What was cancelled while it waited is left alone: it gets the turn it had asked for, which ends
+        at once.
         """
         found = list(self._inputs("steer"))
-        if together and turn.iteration == 1:
-            queued = (one for one in self._inputs("queue") if one[1].model in ("", turn.composition.model))
-            found = sorted([*found, *queued], key=lambda one: one[0].id)
+        if together and turn.iteration == 1 and opener is not None:
+            alike = takewhile(lambda one: _asks_for(one[1]) == _asks_for(opener), self._inputs("queue"))
+            found = sorted([*found, *alike], key=lambda one: one[0].id)
         found = [(row, item) for row, item in found if item.turn not in self._cancelled][:MAX_JOINING]
         for row, item in found:
             self.take(row)
             self._asked_for[item.input] = item.turn
         return [Joining(row.id, item.turn, admitted(item, turn.id)) for row, item in found]
+
+
+def opener_of(turn: Turn, records: Iterable[Record]) -> InputAdmitted | None:
+    """The input that opened a turn, among its records."""
+    inputs = (one for one in records if isinstance(one, InputAdmitted))
+    return next((one for one in inputs if one.turn == turn.id and not one.joins), None)
+
+
+def _asks_for(said: Input | InputAdmitted) -> tuple[object, ...]:
+    """What holds for a whole turn: inputs that differ in it cannot share one."""
+    return said.model, said.plugin_input, said.output
 
 
 def interrupting(item: Input, turn: TurnId) -> CancelRequested:

@@ -18,8 +18,10 @@ from perdure.errors import Code, Error
 from perdure.ids import EffectId, PromiseId
 from perdure.observe.ends import told
 from perdure.processes.record import Signals
-from perdure.store.protocol import AlreadyResolved, Store
-from perdure.tools.body import Parked
+from perdure.store.protocol import Store
+from perdure.store.shapes import AlreadyResolved
+from perdure.tools.endings import Parked
+from perdure.vocab.log_keys import PROCESS_END
 from perdure.vocab.promises import (
     AwaitEventKey,
     Cancelled,
@@ -32,7 +34,7 @@ from perdure.vocab.promises import (
     TimedOut,
     TurnTerminal,
 )
-from perdure.vocab.records import PROCESS_END, ProcessEvent, Row
+from perdure.vocab.records import ProcessEvent, Row
 
 
 @dataclass(eq=False, slots=True)
@@ -89,8 +91,13 @@ class Waits:
         return OwnersWaits(self, owner)
 
     def waiting(self, owner: EffectId) -> bool:
-        """Whether this effect waits, and does not just look at what it is about to wait for."""
-        return bool(self._open) and not self._looking[owner] and any(wait.owner == owner for wait in self._open)
+        """Whether this effect waits: it does not just look at what it is about to wait for, and all that was answered
+        has reached it.
+        """
+        if not self._open or self._looking[owner]:
+            return False
+        mine = [wait for wait in self._open if wait.owner == owner]
+        return bool(mine) and not any(wait.answered.done() for wait in mine)
 
     def holds_up(self, owner: EffectId, task: asyncio.Task[object] | None) -> bool:
         """Whether this task itself waits, so that nothing it does could go on before that wait ends."""
@@ -105,6 +112,11 @@ class Waits:
         self._touched[owner] = asyncio.get_running_loop().time()
         if self.waiting(owner):
             self._changed()
+
+    @property
+    def count(self) -> int:
+        """How many there are."""
+        return len(self._open)
 
     @property
     def promises(self) -> tuple[PromiseId, ...]:
@@ -195,11 +207,28 @@ class Waits:
             self._watched.add(key.key_id)
         return end_told(await self._store.find(stream, PROCESS_END))
 
+    def let_go(self, key: AwaitEventKey) -> None:
+        """Whoever waited for this does not take it: a signal goes to whoever waits for the next one."""
+        if _is_signal(key) and self._signals.take_back(key):
+            self.hand_out()
+
+    def hand_out(self) -> None:
+        """Give the signals that have come to those who wait for them: what would wake a parked process is used up."""
+        for wait in [one for one in self._open if not one.answered.done()]:
+            if wait.key and _is_signal(wait.key) and (known := self._signals.give(wait.key)):
+                wait.answer(known)
+
     async def look(self) -> None:
         """Somebody may have answered in another process."""
         for wait in tuple(self._open):
             if wait.key and (known := await self._known(wait.key)):
                 wait.answer(known)
+
+    def refuse_ends(self, answer: Err) -> None:
+        """The ends of processes that are waited for will not come."""
+        for wait in tuple(self._open):
+            if wait.key and isinstance(wait.key.wait, ProcessTerminal):
+                wait.answer(answer)
 
     def stop(self) -> None:
         """Whoever waits here is asked to end."""
@@ -224,9 +253,13 @@ class OwnersWaits:
         """Wait for an answer or a moment."""
         return await self.waits.until(self.owner, promise, due_at)
 
-    async def give_up(self, promise: AwaitEventKey) -> Resolution:
+    async def give_up(self, promise: AwaitEventKey, silence: Json = None) -> Resolution:
         """Time is over for this promise."""
-        return await self.waits.give_up(promise)
+        return await self.waits.give_up(promise, silence)
+
+    def let_go(self, promise: AwaitEventKey) -> None:
+        """Nobody takes what was given for this promise."""
+        self.waits.let_go(promise)
 
     def changed(self) -> None:
         """The effect began or finished something."""

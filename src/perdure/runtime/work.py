@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from perdure.errors import Code, Error
 from perdure.ids import check_id
-from perdure.store.protocol import Place
+from perdure.store.shapes import Place
 
 MAX_SESSIONS = 256
 PREFIXES = ("tool:", "model:", "queue:")

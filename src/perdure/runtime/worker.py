@@ -20,7 +20,7 @@ from perdure.processes.triggers import OWNER as TRIGGERS
 from perdure.runtime.schedule_resident import OWNER as SCHEDULES
 from perdure.runtime.serving import Serving
 from perdure.runtime.shared import Shared
-from perdure.store.protocol import Claim, Place, Serves, Suspects
+from perdure.store.shapes import Claim, Place, Serves, Suspects
 
 log = logging.getLogger("perdure.runtime")
 

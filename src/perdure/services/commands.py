@@ -34,7 +34,7 @@ class StartedCommand(Protocol):
         """Its handle as a value that may be stored or sent."""
         ...
 
-    async def result(self, timeout: float | None = None) -> Json:
+    async def result(self, timeout: float | str | None = None) -> Json:
         """Its exit code and the end of what it printed, once it is over."""
         ...
 

@@ -20,6 +20,10 @@ if TYPE_CHECKING:
 MIN_INTERVAL_MS = 300_000
 _LOOK_AHEAD = 400  # a day of what is due every five minutes, and the turn of the day
 _LOOK_AHEAD_MS = 8 * 86_400_000
+_OF_THIS_MACHINE = frozenset({"localtime", "posixrules", "Factory"})
+"""Files that lie beside the zones of some machines: another zone on another machine."""
+_WITH_LEAP_SECONDS = ("right/", "posix/")
+MAX_CRON_CHARS = 500
 _EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
 
 
@@ -33,6 +37,8 @@ def zone_of(name: str) -> ZoneInfo:
     import zoneinfo  # it looks for its data when it is loaded
 
     try:
+        if name in _OF_THIS_MACHINE or name.startswith(_WITH_LEAP_SECONDS):
+            raise KeyError(name)
         return zoneinfo.ZoneInfo(name)
     except (KeyError, ValueError, OSError) as problem:
         known = bool(zoneinfo.available_timezones())
@@ -64,6 +70,8 @@ def due_after(cron: str, timezone: str, after_ms: int) -> Iterator[int]:
 def _simulate(cron: str, start: datetime) -> Iterator[datetime]:
     from cronsim import CronSim, CronSimError
 
+    if len(cron) > MAX_CRON_CHARS:
+        raise _no_cron(f"{cron[:20]}…", f"it has more than {MAX_CRON_CHARS} characters")
     if len(cron.split()) != 5:
         raise _no_cron(cron, f"it has {len(cron.split())} fields, not five")
     try:

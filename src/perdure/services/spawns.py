@@ -18,17 +18,9 @@ from perdure.ids import CallId, SessionId, StreamId, Tenant, TurnId, join, sessi
 from perdure.observe.ends import end_of, told
 from perdure.services.subagents import SpawnClaimed, SpawnClaimResult, SpawnPendingChild, SpawnRunning, SpawnSettled
 from perdure.store.protocol import Store
-from perdure.vocab.records import (
-    PROCESS_END,
-    ChildClaimed,
-    ChildEnded,
-    ChildRegistered,
-    Parent,
-    SessionOpened,
-    claim_key,
-    registration_key,
-    report_key,
-)
+from perdure.vocab.children import ChildClaimed, ChildEnded, ChildRegistered, Parent
+from perdure.vocab.log_keys import PROCESS_END, claim_key, registration_key, report_key
+from perdure.vocab.records import SessionOpened
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,19 +11,20 @@ from collections.abc import Iterable
 
 from msgspec.structs import replace
 
-from perdure.codec import decode
+from perdure.codec import Json, decode
 from perdure.ids import Seq, TurnId
+from perdure.vocab.children import ChildEnded, Parent
+from perdure.vocab.outcomes import SyncOutcome
 from perdure.vocab.records import (
     CancelRequested,
-    ChildEnded,
     EffectSettled,
     EffectStarted,
     GrantMade,
     GrantRevoked,
     HandedOver,
     InputAdmitted,
+    ModelSet,
     OutcomeArrivedLate,
-    Parent,
     Record,
     Row,
     SessionOpened,
@@ -41,7 +42,7 @@ from perdure.vocab.wire import Value
 
 _EFFECTS = (EffectStarted, EffectSettled)
 
-CODE = "session-8"
+CODE = "session-10"
 """The version of this fold. A snapshot written by another one is not trusted."""
 
 
@@ -51,7 +52,8 @@ class SessionState(Value, frozen=True):
     `turn_seq` is where the records of the open (or next) turn begin, 0 if there are none yet. `cancels` are the
     requests for turns that have not ended. `without_tools` are the tools of the agent that this session does not have,
     after `tools_generation` changes. `usage` is that of its own turns, `child_usage` what its sub-agents have used.
-    `next_agent` is to whom the open turn was handed over, until that one has taken over.
+    `next_agent` is to whom the open turn was handed over, until that one has taken over. `environment` is what the
+    last program of the model left for the next one.
     """
 
     agent: str = ""
@@ -72,12 +74,14 @@ class SessionState(Value, frozen=True):
     grants: tuple[GrantMade, ...] = ()
     parent: Parent | None = None
     child_usage: Usage = Usage()
+    environment: Json = None
+    model: str = ""
 
 
 def fold(state: SessionState, seq: Seq, record: Record) -> SessionState:
     """Fold one record, at its place in the log."""
     if isinstance(record, _EFFECTS):  # most records are, and they only take a place
-        return replace(state, seq=seq)
+        return _with_environment(replace(state, seq=seq), record)
     match record:
         case SessionOpened(agent=agent, parent=parent):
             return replace(state, seq=seq, agent=agent, parent=parent)
@@ -100,10 +104,8 @@ def fold(state: SessionState, seq: Seq, record: Record) -> SessionState:
             return replace(state, seq=seq, cancels=(*state.cancels, record))
         case SessionPaused() | SessionResumed():
             return replace(state, seq=seq, paused=isinstance(record, SessionPaused))
-        case TitleSet(title=title):
-            return replace(state, seq=seq, title=title)
-        case TagsSet(tags=tags):
-            return replace(state, seq=seq, tags=tags)
+        case TitleSet() | ModelSet() | TagsSet():
+            return replace(_with_label(state, record), seq=seq)
         case GrantMade(tool=tool) if grant_for(state, tool) is None:  # one a tool, so that revoking it is the end of it
             return replace(state, seq=seq, grants=(*state.grants, record))
         case GrantRevoked(grant=revoked):
@@ -111,6 +113,22 @@ def fold(state: SessionState, seq: Seq, record: Record) -> SessionState:
             return replace(state, seq=seq, grants=kept)
         case _:
             return replace(state, seq=seq)
+
+
+def _with_label(state: SessionState, record: TitleSet | ModelSet | TagsSet) -> SessionState:
+    match record:
+        case TitleSet(title=title):
+            return replace(state, title=title)
+        case ModelSet(model=model):
+            return replace(state, model=model)
+        case TagsSet(tags=tags):
+            return replace(state, tags=tags)
+
+
+def _with_environment(state: SessionState, record: EffectStarted | EffectSettled) -> SessionState:
+    if isinstance(record, EffectSettled) and isinstance(record.outcome, SyncOutcome) and record.outcome.sync:
+        return replace(state, environment=record.outcome.sync)
+    return state
 
 
 def _in_hands(state: SessionState, change: HandedOver | TurnRecomposed) -> SessionState:

@@ -19,10 +19,12 @@ from perdure.vocab.effects import AwaitEvent, PreparedToolCall
 from perdure.vocab.messages import AttachmentRef, Reply, ReplyPart, Text, ToolCall
 from perdure.vocab.outcomes import (
     AwaitEventOutcome,
+    CheckpointOutcome,
     CompletedToolCall,
     DirectOutcome,
     Done,
     DurableStepOutcome,
+    ExecCodeOutcome,
     Failed,
     InDoubt,
     LlmCallOutcome,
@@ -32,6 +34,7 @@ from perdure.vocab.outcomes import (
     Pending,
     StepFailure,
     Success,
+    SyncOutcome,
     ToolCallOutcome,
     ToolOutput,
 )
@@ -43,6 +46,7 @@ from perdure.vocab.records import (
     EffectStarted,
     InputAdmitted,
     InputCancelled,
+    ModelJobBegun,
     OutcomeArrivedLate,
     Record,
     Row,
@@ -76,6 +80,8 @@ def hollow(record: Record, sha256: str) -> Record | None:
             return replace(record, command=replace(asked, about=rest), redacted=sha256)
         case EffectStarted():
             return replace(record, command=None, redacted=sha256)
+        case ModelJobBegun():
+            return replace(record, job=None, redacted=sha256)
         case EffectSettled(outcome=outcome):
             rest = _outcome(outcome)
             return replace(record, outcome=rest, redacted=sha256) if rest is not None else None
@@ -108,6 +114,8 @@ def _outcome(outcome: Outcome) -> Outcome | None:
         case DurableStepOutcome(value=value, error=error):
             told = StepFailure(code=error.code, message=PLACEHOLDER) if error else None
             return replace(outcome, value=_step(value), error=told)
+        case ExecCodeOutcome(error=error):
+            return replace(outcome, response=None, error=error and PLACEHOLDER)
         case AwaitEventOutcome(resolution=(Ok() | Err()) as resolution):
             return replace(outcome, resolution=hollow_answer(resolution))
         case _:
@@ -150,7 +158,7 @@ def _reply(reply: Reply | None) -> Reply | None:
                 parts.append(Text(text=PLACEHOLDER))
             case ToolCall():
                 malformed = None if part.malformed is None else PLACEHOLDER
-                parts.append(replace(part, args={}, malformed=malformed))
+                parts.append(replace(part, args={}, malformed=malformed, state=None, route=""))
             case _:
                 pass
     return replace(reply, parts=tuple(parts))
@@ -181,6 +189,18 @@ def _step(value: Json) -> Json:
             return {"verdict": verdict}
         case _:
             return PLACEHOLDER
+
+
+def caches_of(record: Record) -> Iterator[BlobHash]:
+    """Stored bytes that a record names and does not need: how an interpreter stood, and which variables it left. They
+    may hold whatever a program was told."""
+    match record:
+        case EffectSettled(outcome=CheckpointOutcome(delivery=str(hash))):
+            yield BlobHash(hash)
+        case EffectSettled(outcome=SyncOutcome(sync={"hash": str(hash)})):
+            yield BlobHash(hash)
+        case _:
+            return
 
 
 def blobs_of(value: object) -> Iterator[BlobHash]:

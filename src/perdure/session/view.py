@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from perdure.codec import Json, encode, head_of
 from perdure.vocab.approvals import approved, did_not_happen, happened, refused
-from perdure.vocab.messages import Image, Message, Part, Reply, Text, Thinking, ToolCall, ToolResult
+from perdure.vocab.messages import Image, Message, Opaque, Part, Reply, Text, Thinking, ToolCall, ToolResult
 from perdure.vocab.outcomes import (
     AwaitEventOutcome,
     CompletedToolCall,
@@ -241,7 +241,7 @@ def _round_messages(turn_round: _Round) -> list[Message]:
     asked_again = [_correction(turn_round.problem)] if turn_round.problem else []
     if turn_round.steered:
         asked_again.append(Message(role="user", parts=tuple(turn_round.steered)))
-    if not any(not isinstance(part, Thinking) for part in parts):
+    if not any(not isinstance(part, Thinking | Opaque) for part in parts):
         return asked_again
     messages = [Message(role="assistant", parts=parts)]
     if turn_round.calls:
@@ -255,8 +255,8 @@ def _correction(problem: str) -> Message:
 
 
 def _is_blank(part: Part) -> bool:
-    """Providers refuse text without a visible character, and models do write it."""
-    return isinstance(part, Text) and not part.text.strip()
+    """Providers refuse text without a visible character, and models do write it; some keep a signature in one."""
+    return isinstance(part, Text) and not part.text.strip() and part.state is None
 
 
 def _told_of(view: _CallView) -> Iterator[Part]:

@@ -36,17 +36,9 @@ from perdure.ids import (
 )
 from perdure.inbox.admit import Admission, Delivery
 from perdure.inbox.items import Wake
-from perdure.store.protocol import (
-    START,
-    AlreadyResolved,
-    Annotated,
-    InboxRow,
-    Intervened,
-    Loaded,
-    Resolved,
-    Store,
-    StreamInfo,
-)
+from perdure.store.live import Piece, SideChannel
+from perdure.store.protocol import Store
+from perdure.store.shapes import START, AlreadyResolved, Annotated, InboxRow, Intervened, Loaded, Resolved, StreamInfo
 from perdure.vocab.promises import Err, Ok, PromiseState, Resolution
 from perdure.vocab.records import Row
 
@@ -81,6 +73,41 @@ def encoded(store: Store, codec: Codec, tenant: Tenant = DEFAULT_TENANT) -> Stor
     return store if isinstance(store, EncodedStore) else cast(Store, EncodedStore(store, codec, tenant))
 
 
+class Hide(Protocol):
+    """From a text to another, bound to where it stands."""
+
+    def __call__(self, text: str, *where: str) -> str:
+        """The other text."""
+        ...
+
+
+class EncodedChannel:
+    """The side channel, with every text encoded. Places stay where they are, in characters of what was said."""
+
+    def __init__(self, channel: SideChannel, hide: Hide, show: Hide) -> None:
+        self._channel = channel
+        self._hide = hide
+        self._show = show
+
+    async def put(self, pieces: Sequence[Piece], *, over: Sequence[tuple[StreamId, int]] = (), now: int) -> None:
+        """Add pieces, encoded."""
+        hidden = [replace(piece, text=self._hide(piece.text, *_place(piece))) for piece in pieces]
+        await self._channel.put(hidden, over=over, now=now)
+
+    async def read(self, stream: StreamId) -> tuple[Piece, ...]:
+        """Pieces, decoded."""
+        found = await self._channel.read(stream)
+        return tuple(replace(piece, text=self._show(piece.text, *_place(piece))) for piece in found)
+
+    async def forget(self, stream: StreamId) -> None:
+        """The stream is gone."""
+        await self._channel.forget(stream)
+
+
+def _place(piece: Piece) -> tuple[str, ...]:
+    return ("live", piece.stream, piece.turn, piece.effect, str(piece.run), str(piece.start))
+
+
 class EncodedStore:
     """See the module. What has no payload goes straight through."""
 
@@ -94,6 +121,18 @@ class EncodedStore:
 
         def __getattr__(self, name: str) -> object:
             return getattr(self._store, name)
+
+    @property
+    def live(self) -> SideChannel:
+        """What models write, encoded."""
+        return EncodedChannel(self._store.live, self._hidden, self._shown)
+
+    def _hidden(self, text: str, *where: str) -> str:
+        return b64encode(self._seal(text.encode(), *where)).decode()
+
+    def _shown(self, text: str, *where: str) -> str:
+        sealed = _unwrapped(text)
+        return "" if sealed is None else self._open(sealed, *where).decode()
 
     # --- bytes
 
@@ -222,8 +261,13 @@ class EncodedStore:
             entries=tuple(self._entry(plan.stream, entry) for entry in plan.entries),
             sends=tuple(self._send(new) for new in plan.sends),
             blobs=tuple(self._blob(plan.stream, blob) for blob in plan.blobs),
+            drops=self._drops(plan.stream, plan.drops),
             snapshot=self._snapshot(plan.stream, plan.snapshot),
         )
+
+    def _drops(self, stream: StreamId, hashes: tuple[BlobHash, ...]) -> tuple[BlobHash, ...]:
+        names = tuple(_name(stream, hash) for hash in hashes)
+        return (*names, *hashes) if self._accept_plain else names
 
     def _send(self, new: Delivery) -> Delivery:
         """What it refers to is looked for under its name here: an append cannot ask first if it has an old one."""
@@ -283,8 +327,22 @@ class EncodedStore:
         notes = tuple(self._entry(stream, entry) for entry in intervention.notes)
         if pause is not None:
             pause = replace(pause, by=self._written(pause.by, "paused by", stream))
-        done = await self._store.intervene(replace(intervention, delivery=new, notes=notes, pause=pause))
+        sends = tuple(self._send(other) for other in intervention.sends)
+        sealed = replace(intervention, delivery=new, notes=notes, pause=pause, sends=sends)
+        done = await self._store.intervene(sealed)
         return replace(done, notes=tuple(replace(noted, row=self._row(noted.row)) for noted in done.notes))
+
+    async def delete(
+        self,
+        stream: StreamId,
+        *,
+        beside: tuple[StreamId, ...] = (),
+        edges: tuple[str, ...] = (),
+        sends: tuple[Delivery, ...] = (),
+    ) -> bool:
+        """Delete; what others are told is encoded."""
+        sealed = tuple(self._send(new) for new in sends)
+        return await self._store.delete(stream, beside=beside, edges=edges, sends=sealed)
 
     async def redact(self, redaction: Redaction) -> Annotated:
         """Redact; what is left is encoded too."""
@@ -293,9 +351,7 @@ class EncodedStore:
         where = (found[0].kind, found[0].key or "") if found else ("", "")
         data = self._seal(redaction.data, "log", stream, *where)
         answers = tuple((promise, self._resolution(promise, told)) for promise, told in redaction.answers)
-        drops = tuple(_name(stream, hash) for hash in redaction.drops)
-        if self._accept_plain:
-            drops += redaction.drops
+        drops = self._drops(stream, redaction.drops)
         note = self._entry(stream, redaction.note)
         sealed = replace(redaction, data=data, note=note, drops=drops, answers=answers)
         noted = await self._store.redact(sealed)
@@ -304,12 +360,11 @@ class EncodedStore:
     async def amend(self, amendment: Amendment) -> Annotated:
         """Amend, encoded."""
         stream = amendment.stream
-        drops = tuple(_name(stream, hash) for hash in amendment.drops)
         sealed = replace(
             amendment,
             entry=self._entry(stream, amendment.entry),
             blobs=tuple(self._blob(stream, blob) for blob in amendment.blobs),
-            drops=(*drops, *amendment.drops) if self._accept_plain else drops,
+            drops=self._drops(stream, amendment.drops),
             snapshot=self._snapshot(stream, amendment.snapshot),
         )
         noted = await self._store.amend(sealed)

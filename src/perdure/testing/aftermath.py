@@ -206,8 +206,13 @@ def _inputs(usual: Aftermath, crashed: Aftermath, end: Aftermath) -> Iterator[st
             yield f"the input {name} was answered {len(found.get(name, ()))} times, not {len(statuses)}"
         elif found[name] != statuses and not (end.doubts or racing):
             yield f"the input {name} ended as {', '.join(found[name])}, undisturbed as {', '.join(statuses)}"
-    for name in found.keys() - expected.keys():
+    for name in found.keys() - expected.keys() - _taken_back(usual):  # else it may have been taken back too late
         yield f"the input {name} was answered, and is not sent in an undisturbed run"
+
+
+def _taken_back(of: Aftermath) -> set[str]:
+    records = [(story, row.record) for story in of.stories for row in story.rows]
+    return {f"{one.key or '?'} of {story.who}" for story, one in records if isinstance(one, InputCancelled)}
 
 
 def _answers(of: Aftermath) -> dict[str, list[str]]:

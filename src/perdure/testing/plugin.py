@@ -52,7 +52,8 @@ def perdure_store(perdure_new_store: Callable[[], Store]) -> Store:
 @pytest.fixture
 def perdure_runtime(request: pytest.FixtureRequest, perdure_new_store: Callable[[], Store]) -> Callable[..., Runtime]:
     """Makes runtimes on one store: `async with perdure_runtime(agents=[agent]) as rt:`. The next one is a restart."""
-    from perdure.runtime.runtime import Runtime, Tuning
+    from perdure.runtime.runtime import Runtime
+    from perdure.runtime.tuning import Tuning
 
     tuning = Tuning(clock=_clock(request))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from hashlib import sha256
 from itertools import count
 from pathlib import Path
 from typing import Literal
@@ -30,7 +31,7 @@ class Crash:
     """One experiment: the application died at `boundary`, was started again, and its script was run to the end.
 
     `reached` is False if this time the run came to its end before that boundary; then nothing crashed. `world` is the
-    ledger in the end, `at_crash` what it was when the process died.
+    ledger in the end, `at_crash` what it was when the process died. `folder` is where both lives kept what they have.
     """
 
     boundary: Boundary
@@ -40,6 +41,7 @@ class Crash:
     doubts: tuple[str, ...]
     stories: tuple[Story, ...]
     broken: tuple[str, ...]
+    folder: Path
 
     def history(self, session: str) -> tuple[Message, ...]:
         """The conversation of a session in the end, as a model would be shown it.
@@ -100,6 +102,9 @@ def every_boundary(  # noqa: PLR0913 - what an experiment can be, by name
     real SIGKILL; `app` and `script` must then be functions of a module. With `url`, the address of a Postgres database,
     such an experiment has a schema of its own there instead of a file, which is dropped when it is over.
 
+    Where two write at once, the n-th write is another one in every run. What the undisturbed run wrote and no crash has
+    met at its number is crashed at by its name besides, so that chance leaves nothing out.
+
     `at` names some crash points instead of all: `"before turn_ended"`, `"after effect_started c1.0.1"` is the first
     write of which that is a part. Where appends are grouped, as on a database server, the n-th write is another one in
     every run, and a fact is not. A run that does not come to one of them is a broken promise.
@@ -142,6 +147,22 @@ def _named(fact: str) -> Boundary:
             hint='at=["before turn_ended", "after effect_started c1.0.1"]',
         )
     return Boundary(0, side, what.strip())
+
+
+def _missed(boundaries: Sequence[Boundary], met: Sequence[Boundary]) -> Iterator[Boundary]:
+    """Crash points by name, for facts that no crash has met: which number a write has, two writers decide by racing."""
+    facts = {Boundary(0, one.side, fact, one.place): None for one in boundaries for fact in _facts(one.what)}
+    return (fact for fact in facts if not any(one.is_at(fact) for one in met))
+
+
+def _facts(what: str) -> list[str]:
+    """What is in one write. Which facts share an append is a matter of timing."""
+    return what.removeprefix("append ").split(", ")
+
+
+def _as_name(what: str) -> str:
+    """Of a folder: of any length it may have, and as many as there are facts."""
+    return f"{what[:60].replace('/', '_')}-{sha256(what.encode()).hexdigest()[:8]}"
 
 
 def _verdict(failed: list[Crash], of: int) -> str:
@@ -193,8 +214,23 @@ class _Bench:
         return usual, lived.passed
 
     def crashes(self, check: Callable[[Crash], None] | None) -> Iterator[Crash]:
-        """One crash after another: at every boundary of the undisturbed run, and at those that other runs have more."""
+        """One crash after another: at every boundary of the undisturbed run, at those that other runs have more, and at
+        every fact of the undisturbed run that these have missed.
+        """
         usual, boundaries = self.undisturbed()
+        met: list[Boundary] = []
+        for crash in self._crashes_by_number(boundaries, usual, check):
+            if crash.reached:
+                met.append(crash.boundary)
+            yield crash
+        for fact in _missed(boundaries, met):
+            crash = self.crash(fact, usual, check)
+            if crash.reached:
+                yield crash
+
+    def _crashes_by_number(
+        self, boundaries: Sequence[Boundary], usual: Aftermath, check: Callable[[Crash], None] | None
+    ) -> Iterator[Crash]:
         for boundary in boundaries:
             yield self.crash(boundary, usual, check)
         places: list[Place] = sorted({boundary.place for boundary in boundaries})
@@ -217,7 +253,7 @@ class _Bench:
 
     def crash(self, boundary: Boundary, usual: Aftermath, check: Callable[[Crash], None] | None) -> Crash:
         """Die at the boundary, start again, judge."""
-        home = self._home(f"{boundary.place}-{boundary.n or boundary.what}-{boundary.side}")
+        home = self._home(f"{boundary.place}-{boundary.n or _as_name(boundary.what)}-{boundary.side}")
         first = self._live(home, boundary)
         try:
             crashed = self._look(home)
@@ -230,7 +266,7 @@ class _Bench:
         if second.failure:
             broken.insert(0, f"the script did not come to its end after the restart:\n{second.failure}")
         met = next((one for one in reversed(first.passed) if one.is_at(boundary)), boundary)
-        crash = Crash(met, first.died, end.world, crashed.world, end.doubts, end.stories, tuple(broken))
+        crash = Crash(met, first.died, end.world, crashed.world, end.doubts, end.stories, tuple(broken), home.folder)
         try:
             if check is not None:
                 check(crash)

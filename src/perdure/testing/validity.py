@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from perdure.vocab.messages import File, Image, Message, Text, Thinking, ToolCall, ToolResult
+from perdure.vocab.messages import File, Image, Message, Opaque, Text, Thinking, ToolCall, ToolResult
 
 SPOKEN_BY: dict[str, tuple[type, ...]] = {
     "user": (Text, Image, File),
-    "assistant": (Text, Thinking, ToolCall),
+    "assistant": (Text, Thinking, ToolCall, Image, File, Opaque),
     "tool": (ToolResult, Image),
 }
 
@@ -47,6 +47,6 @@ def _about(message: Message) -> list[str]:
         found.append("has a picture that belongs to no result")
     if any(isinstance(part, Text) and not part.text.strip() for part in message.parts):
         found.append("has a blank text")
-    if message.parts and all(isinstance(part, Thinking) for part in message.parts):
+    if message.parts and all(isinstance(part, Thinking | Opaque) for part in message.parts):
         found.append("is nothing but thinking")
     return found

@@ -15,9 +15,10 @@ from perdure.codec import Json, brief, digest
 from perdure.errors import Code, Error
 from perdure.services.background import BackgroundEventSink, BackgroundOutcome, Run
 from perdure.services.schedules import MAX_ACTIVE_SCHEDULES_PER_SESSION
-from perdure.services.tasks import KIND_BACKGROUND_TOOL, KIND_MONITOR, CreateSessionTask, SessionTask
+from perdure.services.tasks import KIND_BACKGROUND_TOOL, KIND_MONITOR, ORPHANED, CreateSessionTask, SessionTask
 from perdure.tools.context import ToolContext
 from perdure.tools.decorator import Tool
+from perdure.tools.errors import ToolError
 from perdure.tools.execution_result import ToolExecutionResult
 from perdure.tools.objects import SomeTool, ToolObject
 from perdure.tools.registry import ToolRegistry
@@ -202,6 +203,35 @@ async def _started(ctx: ToolContext[object], asked: _Asked, hints: ToolHints) ->
 def is_reattachable(hints: ToolHints) -> bool:
     """Whether a run may be begun again by another worker: its tool only reads, or may run twice."""
     return bool(hints.idempotent) or bool(hints.readonly)
+
+
+def reattach_background_run(spec: Json, context: ToolContext[object]) -> BackgroundExecutableTool:
+    """What goes on with a run whose worker is gone, if that may be: what the tool is today counts, not only what it was
+    when the run was spawned. (Whether there is room for it was asked before, when it was taken.)
+
+    Raises:
+        ToolError: `orphaned`; nobody will go on with it, and this is why.
+    """
+    if context.services.file_store is None:
+        raise _orphan("file store not available; cannot re-attach background run")
+    if context.services.session_task_registry is None:
+        raise _orphan("task registry not available; cannot re-attach background run")
+    given = cast("dict[str, Json]", spec if isinstance(spec, dict) else {})
+    name = given.get("tool")
+    if not isinstance(name, str) or not name:
+        raise _orphan("background_tool spec missing 'tool' field; cannot re-attach")
+    registry = context.services.tool_registry
+    if (tool := registry.get(name) if registry is not None else None) is None:
+        raise _orphan(f"tool '{name}' not found in registry; cannot re-attach")
+    if (executor := executor_of(tool)) is None:
+        raise _orphan(f"tool '{name}' does not support background execution; cannot re-attach")
+    if given.get("reattachable") is not True or not is_reattachable(tool.hints):
+        raise _orphan(f"tool '{name}' is not idempotent or readonly; re-attach declined")
+    return executor
+
+
+def _orphan(message: str) -> ToolError:
+    return ToolError(message, code=ORPHANED)
 
 
 # --- by a schedule ----------------------------------------------------------------------------------------------

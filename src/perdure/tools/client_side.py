@@ -46,8 +46,12 @@ def client_tool(
     Raises:
         Error: `tool_invalid` for a schema, name or duration that makes no sense.
     """
-    if problem := problem_of(parameters):
-        raise Error(Code.TOOL_INVALID, f"the tool {name}: its parameters cannot be used", because=problem, tool=name)
+    try:
+        problem = problem_of(parameters)
+    except (Error, TypeError, ValueError) as wrong:
+        problem = f"they are not JSON: {wrong}"
+    if problem:
+        raise Error(Code.TOOL_INVALID, f"the tool {name}: its parameters cannot be used", because=problem)
     made = raw_tool(
         _elsewhere,
         name,

@@ -26,6 +26,7 @@ from perdure.services.commands import GRACE_S, KEEP_BYTES, StartedCommand, check
 from perdure.services.files.protocol import SessionFiles, SessionFileSystem
 from perdure.services.schedules import SessionScheduleStore
 from perdure.services.secrets import SecretStore
+from perdure.services.subagents import SubagentSpawnStore
 from perdure.services.tasks import SessionTaskRegistry
 from perdure.tools.body import Body
 from perdure.tools.clients.process_events import ProcessEventInfo
@@ -38,6 +39,7 @@ from perdure.tools.services import (
     NO_SERVICES,
     MessageRetriever,
     NetworkAccess,
+    PlatformStore,
     ResultReader,
     Services,
     SessionMutator,
@@ -63,11 +65,13 @@ logger = logging.getLogger("perdure.tools")
 class CancelToken:
     """Tells a running call that nobody waits for it any more. Safe to read and to set from any thread."""
 
-    __slots__ = ("_callbacks", "_cancelled", "_lock")
+    __slots__ = ("_callbacks", "_cancelled", "_lock", "ignored")
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._cancelled = False
+        self.ignored = False
+        """Whether the call went on for longer than it was given to stop, and was left running."""
         self._callbacks: dict[object, Callable[[], None]] = {}
 
     @property
@@ -285,6 +289,22 @@ class ToolContext(CallSurface, DurableOps, CompletionOps, Generic[Deps]):
         if self.services.session_task_registry is None:
             raise missing("session_task_registry")
         return self.services.session_task_registry
+
+    @property
+    def platform_store(self) -> PlatformStore:
+        """The other sessions of this tenant, to open, speak to, read and wait for. A `ToolError` that says so, if there
+        is none."""
+        if self.services.platform_store is None:
+            raise missing("platform_store")
+        return self.services.platform_store
+
+    @property
+    def subagent_spawn_store(self) -> SubagentSpawnStore:
+        """Who starts which session for which call: claim, register, settle. A `ToolError` that says so, if there is
+        none."""
+        if self.services.subagent_spawn_store is None:
+            raise missing("subagent_spawn_store")
+        return self.services.subagent_spawn_store
 
     async def command(  # noqa: PLR0913 - its options, each one word
         self,

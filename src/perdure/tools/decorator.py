@@ -315,9 +315,9 @@ def _check_client_side(name: str, options: ToolOptions) -> None:
 
 def _name(own: str, given: str | None, function: Callable[..., object]) -> str:
     name = given if given is not None else own
-    if not _NAME.fullmatch(name):
+    if not isinstance(name, str) or not _NAME.fullmatch(name):  # pyright: ignore[reportUnnecessaryIsInstance] - whatever a caller gives
         raise _invalid(
-            name or repr(function),
+            repr(name or function),
             "its name cannot be used",
             because="names are 1 to 64 of A-Z a-z 0-9 _ -",
             hint='give it one: @tool(name="...")',

@@ -14,8 +14,9 @@ from uuid import UUID
 from perdure.codec import Json
 from perdure.errors import Code, Error
 from perdure.ids import CallId, check_id, join
-from perdure.tools.body import Body, StepEffect
+from perdure.tools.body import Body
 from perdure.tools.durations import duration_ms
+from perdure.tools.steps import StepEffect
 from perdure.vocab.promises import AwaitEventKey
 
 if TYPE_CHECKING:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from typing import cast
 
 from perdure.errors import Code, Error
 
@@ -27,6 +28,17 @@ def to_ms(duration: object) -> int | None:
         case _:
             return None
     return max(1, round(ms)) if 0 < ms <= LONGEST_MS else None
+
+
+def seconds(timeout: object) -> float | None:
+    """How long a caller waits; None: as long as it takes.
+
+    Raises:
+        Error: `invalid_argument` if that is not a duration.
+    """
+    if timeout is None or (isinstance(timeout, int | float) and not isinstance(timeout, bool)):
+        return timeout
+    return duration_ms(cast("str", timeout), what="the timeout") / 1000
 
 
 def duration_ms(duration: float | str, *, what: str) -> int:

@@ -20,11 +20,11 @@ from perdure.codec import Json
 from perdure.effects.attachments import check_bytes
 from perdure.errors import Code, Error
 from perdure.services.secrets import Veil
-from perdure.tools.body import Parked
 from perdure.tools.catalog import Runnable
 from perdure.tools.ceiling import MAX_KEPT_BYTES
 from perdure.tools.contained import GRACE_MS, drive, end_of
 from perdure.tools.context import ToolContext
+from perdure.tools.endings import Parked
 from perdure.tools.errors import OutcomeUnknown, ToolError, foremost, message_of, text_of, whole_ms
 from perdure.tools.execution_result import (
     INTERNAL_ERROR,
@@ -150,7 +150,7 @@ async def _attempt(
         if not may_start():
             raise Withheld
         if ctx.body is not None:
-            ctx.body.enter()
+            ctx.body.life.enter()
         return tool.invoke(ctx, prepared.arguments)
 
     limit_ms = prepared.durability.timeout_ms if left_ms is None else left_ms
@@ -160,11 +160,12 @@ async def _attempt(
     if isinstance(ended, Raised) and isinstance(ended.error, Withheld):
         raise Withheld
     if ctx.body is not None:
-        await ctx.body.end()
-        if ctx.body.parked:
+        life = ctx.body.life
+        await life.end()
+        if life.parked:
             raise Parked
-        if ctx.body.broken is not None:
-            return _refused(ctx.body.broken)
+        if life.broken is not None:
+            return _refused(life.broken)
     if isinstance(ended, TimedOut):
         return _timed_out(ended, prepared, ctx, beside)
     if isinstance(ended, Returned) and isinstance(ended.value, PendingCompletion):
@@ -330,6 +331,7 @@ async def _stop(body: _Body, ctx: ToolContext[object]) -> None:
         await asyncio.wait({body.future}, timeout=GRACE_MS / 1000)
     finally:
         if not body.future.done() and body.abandon():
+            ctx.cancellation.ignored = True
             logger.warning("the tool %s ignored its cancellation and was left running", ctx.tool_name, extra=_of(ctx))
 
 

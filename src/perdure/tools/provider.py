@@ -76,6 +76,19 @@ class ToolProvider(Protocol):
         return Unknown("its provider has no probe")
 
 
+@runtime_checkable
+class Connects(Protocol):
+    """A provider that must reach somebody before it has tools. A runtime with a worker sees to it while it is open."""
+
+    async def connect(self) -> None:
+        """Be ready, or trying; several may ask for it."""
+        ...
+
+    async def disconnect(self) -> None:
+        """One of them does not need it any more."""
+        ...
+
+
 def has_hook(provider: ToolProvider) -> bool:
     """Whether it prepares calls at all."""
     own = getattr(provider.prepare_tool_call, "__func__", provider.prepare_tool_call)

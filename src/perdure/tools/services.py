@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from perdure.ids import CallId, SessionId, Tenant
 from perdure.services.commands import Commands
 from perdure.services.files.protocol import SessionFileSystem
 from perdure.services.schedules import SessionScheduleStore
 from perdure.services.secrets import SecretStore, Veil
+from perdure.services.subagents import SubagentSpawnStore
 from perdure.services.tasks import SessionTaskRegistry
 from perdure.tools.errors import ToolError
 from perdure.vocab.messages import Message
@@ -64,6 +65,43 @@ class SessionMutator(Protocol):
         ...
 
 
+IdleStatus = Literal["idle", "error", "paused", "waiting_for_tool_results", "timeout"]
+"""How a session rests: it has answered, its last turn was stopped, somebody paused it, it waits for what only a client
+or a person can bring; or it does not rest yet."""
+
+
+class PlatformStore(Protocol):
+    """The sessions of the tenant around the one a call belongs to. What cannot be done is a `ToolError` with its code.
+
+    Nothing here is recorded with the call: what must not happen twice is named, by an id or a key.
+    """
+
+    async def create_session(
+        self, agent: str, *, session_id: str | None = None, title: str | None = None
+    ) -> SessionInfo:
+        """Open a session for an agent of this runtime, durably. The same id and agent again is the same session;
+        without an id it is a new one each time. `agent_unknown`, `session_agent_conflict`.
+        """
+        ...
+
+    async def get_session_by_id(self, session_id: str) -> SessionInfo | None:
+        """A session, if the tenant has it."""
+        ...
+
+    async def send_message(self, session_id: str, content: str, *, key: str | None = None) -> None:
+        """Say something to a session, durably; the same key and content again is the same input. `session_unknown`."""
+        ...
+
+    async def get_messages(self, session_id: str, limit: int | None = None) -> tuple[Message, ...]:
+        """What was said in a session, as a model would be shown it, or the last so many. `session_unknown`."""
+        ...
+
+    async def wait_for_idle(self, session_id: str, timeout_secs: float | None = None) -> IdleStatus:
+        """Wait, for five minutes at most, until a session has nothing to do by itself. `session_unknown`;
+        `session_is_own` for the one whose turn this is."""
+        ...
+
+
 class NetworkAccess(Protocol):
     """Which addresses tools of this session may reach. A tool that makes requests asks before each."""
 
@@ -103,6 +141,8 @@ class Services:
     file_store: SessionFileSystem | None = None
     session_task_registry: SessionTaskRegistry | None = None
     commands: Commands | None = None
+    platform_store: PlatformStore | None = None
+    subagent_spawn_store: SubagentSpawnStore | None = None
 
     def __repr__(self) -> str:
         # Presence only: services hold connections and credentials.

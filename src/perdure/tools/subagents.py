@@ -122,6 +122,9 @@ class AgentClient:
         return Subagent(self.agent, scope.session, scope.turn)
 
     async def _start(self, name: str, prompt: str, output: Output | None, *, background: bool) -> TurnScope:
+        if not isinstance(prompt, str):  # pyright: ignore[reportUnnecessaryIsInstance] - whatever a tool gives
+            kind = type(prompt).__name__
+            raise Error(Code.INVALID_ARGUMENT, f"what {self.agent!r} is asked must be text, not {kind}")
         spawner = self._spawner
         scope = spawner.scope(name)
         order = Order(

@@ -12,7 +12,7 @@ from perdure.errors import Code, Error
 from perdure.tools.catalog import Catalog, Member, Runnable, is_callable
 from perdure.tools.decorator import AnyTool, Tool
 from perdure.tools.objects import SomeTool, ToolObject, as_tool
-from perdure.tools.provider import ProvidedTool, ToolProvider, check_manifest, check_provider, has_hook
+from perdure.tools.provider import Connects, ProvidedTool, ToolProvider, check_manifest, check_provider, has_hook
 from perdure.tools.read_result import read_result
 from perdure.vocab.effects import PreparedToolCall
 from perdure.vocab.messages import ToolCall
@@ -100,6 +100,11 @@ class Toolbox:
     @cached_property
     def _providers(self) -> tuple[ToolProvider, ...]:
         return tuple(source for source in self._sources if not isinstance(source, Tool))
+
+    @property
+    def connects(self) -> tuple[Connects, ...]:
+        """The providers that are to be connected before work is taken."""
+        return tuple(one for one in self._providers if isinstance(one, Connects))
 
     @cached_property
     def _reads_on(self) -> bool:

@@ -36,7 +36,8 @@ from perdure.turn.state import (
     opened,
 )
 from perdure.vocab.approvals import approved, did_not_happen, happened, refused
-from perdure.vocab.effects import AwaitEvent
+from perdure.vocab.children import ChildClaimed, ChildEnded, ChildRegistered
+from perdure.vocab.effects import AwaitEvent, ToolChoice
 from perdure.vocab.messages import Reply, ToolCall
 from perdure.vocab.outcomes import (
     AwaitEventOutcome,
@@ -60,9 +61,6 @@ from perdure.vocab.promises import Resolution
 from perdure.vocab.records import (
     AttachmentKept,
     CancelRequested,
-    ChildClaimed,
-    ChildEnded,
-    ChildRegistered,
     EffectSettled,
     EffectStarted,
     GrantMade,
@@ -70,6 +68,8 @@ from perdure.vocab.records import (
     HandedOver,
     InputAdmitted,
     InputCancelled,
+    ModelJobBegun,
+    ModelSet,
     OutcomeArrivedLate,
     Record,
     RecordRedacted,
@@ -103,8 +103,8 @@ def owed(turn: Turn) -> tuple[Owed, ...]:
     match turn.phase:
         case Asking(attempt=attempt, nap=Nap(duration_ms=duration, due_at=due)):
             return (Wait(EffectRef(turn.iteration, None, attempt, "sleep"), duration, due),)
-        case Asking(attempt=attempt, tool_choice=choice):
-            return (AskModel(EffectRef(turn.iteration, None, attempt), choice),)
+        case Asking(attempt=attempt, tool_choice=choice, job=job):
+            return (AskModel(EffectRef(turn.iteration, None, attempt), choice, job),)
         case Acting(calls=calls):
             return tuple(_owed_by_call(turn, call) for call in _startable(calls, turn.limits.max_parallel_calls))
         case Concluding(status_reason=reason, message=message):
@@ -163,12 +163,23 @@ def advance(turn: Turn, record: Record) -> Turn:
     match turn.phase, record:
         case _, InputAdmitted(joins=True):
             return replace(turn, fruitless=0)  # somebody gave it a new direction
-        case _, InputAdmitted() | InputCancelled() | ToolMembershipChanged() | TitleSet() | TagsSet():
+        case _, (
+            InputAdmitted()
+            | InputCancelled()
+            | ToolMembershipChanged()
+            | TitleSet()
+            | ModelSet()
+            | TagsSet()
+            | SessionPaused()
+            | SessionResumed()
+        ):
             return turn
-        case _, RecordRedacted() | SessionPaused() | SessionResumed():
+        case _, ChildEnded(usage=used):
+            return replace(turn, children=turn.children + used)
+        case _, AttachmentKept() | GrantMade() | GrantRevoked() | ChildClaimed() | ChildRegistered() | RecordRedacted():
             return turn
-        case _, AttachmentKept() | GrantMade() | GrantRevoked() | ChildClaimed() | ChildRegistered() | ChildEnded():
-            return turn
+        case _, ModelJobBegun():
+            return _on_job(turn, record)
         case _, HandedOver(to=to):
             return replace(turn, to=to)
         case _, OutcomeArrivedLate(output=output):
@@ -202,8 +213,8 @@ def refolded(turn: Turn, records: Sequence[Record]) -> Turn:
 def _on_part(turn: Turn, record: EffectStarted | EffectSettled) -> Turn:
     """What a body records of itself concerns its re-entry, not what the turn owes; only what it spent is the turn's."""
     match record:
-        case EffectSettled(outcome=DirectOutcome(reply=Reply(usage=spent))):
-            return replace(turn, usage=turn.usage + spent)
+        case EffectSettled(outcome=DirectOutcome() as outcome):
+            return replace(turn, usage=turn.usage + outcome.bought)
         case _:
             return turn
 
@@ -236,8 +247,8 @@ def _call_of(turn: Turn, calls: tuple[Call, ...], ref: EffectRef) -> Call:
 
 def _on_started(turn: Turn, ref: EffectRef, record: EffectStarted) -> Turn:
     match turn.phase:
-        case Asking(attempt=attempt, nap=None) if ref == EffectRef(turn.iteration, None, attempt):
-            return turn
+        case Asking(attempt=attempt, nap=None) as asking if ref == EffectRef(turn.iteration, None, attempt):
+            return replace(turn, phase=replace(asking, started=True))
         case Asking(attempt=attempt, nap=Nap() as nap) as asking if ref == _model_sleep(turn, attempt):
             return replace(turn, phase=replace(asking, nap=replace(nap, due_at=record.due_at)))
         case Acting(calls=calls):
@@ -262,6 +273,15 @@ def _on_started(turn: Turn, ref: EffectRef, record: EffectStarted) -> Turn:
     raise _unexpected(turn, record, type(turn.phase).__name__)
 
 
+def _on_job(turn: Turn, begun: ModelJobBegun) -> Turn:
+    """The provider works on the reply that is awaited. Of any other, it matters no more."""
+    match turn.phase:
+        case Asking(attempt=attempt) as asking if begun.id == EffectRef(turn.iteration, None, attempt).id:
+            return replace(turn, phase=replace(asking, job=begun.job))
+        case _:
+            return turn
+
+
 def _model_sleep(turn: Turn, attempt: int) -> EffectRef:
     return EffectRef(turn.iteration, None, attempt, "sleep")
 
@@ -271,21 +291,22 @@ def _on_settled(turn: Turn, ref: EffectRef, record: EffectSettled) -> Turn:
         case Asking(nap=Nap()) as asking, SleepOutcome() if ref == _model_sleep(turn, asking.attempt):
             return replace(turn, phase=replace(asking, nap=None, attempt=asking.attempt + 1))
         case Asking(attempt=attempt, nap=None) as asking, LlmCallOutcome(
-            reply=reply, error=error, output=output, problem=problem
+            reply=reply, error=error, output=output, problem=problem, spent=spent
         ) if ref == EffectRef(turn.iteration, None, attempt):
             if reply:
                 turn = replace(turn, usage=turn.usage + reply.usage)
                 return _on_invalid(turn, asking, problem) if output == "invalid" else _on_reply(turn, asking, reply)
             if error:
-                return _on_model_error(turn, asking, error)
+                return _on_model_error(replace(turn, usage=turn.usage + spent), asking, error)
         case Acting(calls=calls), outcome:
             call = _call_of(turn, calls, ref)
             match ref.tail, outcome:
                 case "", ToolCallOutcome(launch=Done(result=result), direct=direct) if ref.attempt == call.attempt:
                     spent = sum((one.usage for one in direct), turn.usage)
                     return _with_call(replace(turn, usage=spent), _on_output(call, result.output))
-                case "", ToolCallOutcome(launch=Pending() as pending) if ref.attempt == call.attempt:
-                    return _with_call(turn, replace(call, pending=pending))
+                case "", ToolCallOutcome(launch=Pending() as pending, direct=direct) if ref.attempt == call.attempt:
+                    spent = sum((one.usage for one in direct), turn.usage)
+                    return _with_call(replace(turn, usage=spent), replace(call, pending=pending))
                 case "completion", AwaitEventOutcome(resolution=resolution) if call.pending:
                     return _with_call(turn, _settled(call, completed(resolution)))
                 case "approval", AwaitEventOutcome(resolution=resolution) if call.undecided:
@@ -316,7 +337,7 @@ def _on_reply(turn: Turn, asking: Asking, reply: Reply) -> Turn:
     if asking.tool_choice == "none" and not reply.text:
         message = f"no final reply after {turn.limits.max_iterations} iterations"
         return replace(turn, phase=Concluding("max_iterations", message))
-    return replace(turn, phase=Concluding())
+    return replace(turn, phase=Concluding(message=f"the reply is partial: {reply.partial}" if reply.partial else ""))
 
 
 def _on_invalid(turn: Turn, asking: Asking, problem: str) -> Turn:
@@ -325,21 +346,38 @@ def _on_invalid(turn: Turn, asking: Asking, problem: str) -> Turn:
         return replace(turn, phase=Concluding("output_invalid", problem))
     turn = replace(turn, corrections=turn.corrections + 1, iteration=turn.iteration + 1)
     forced = asking.tool_choice == "none" or turn.iteration > turn.limits.max_iterations
-    return replace(turn, phase=Asking(tool_choice="none" if forced else "auto"))
+    return _asking(turn, "none" if forced else "auto")
+
+
+def _asking(turn: Turn, tool_choice: ToolChoice) -> Turn:
+    """The model is asked next, if the turn may spend more."""
+    if reached := turn.spent_up:
+        return replace(turn, phase=Concluding("limit_reached", reached))
+    return replace(turn, phase=Asking(tool_choice=tool_choice))
 
 
 def _on_model_error(turn: Turn, asking: Asking, error: LlmError) -> Turn:
-    if not error.retryable or asking.attempt >= turn.limits.model_attempts:
+    if error.kind == "worker_lost":  # nobody is to blame but us: it is asked again at once
+        again = replace(asking, attempt=asking.attempt + 1, lost=asking.lost + 1, started=False)
+        reached = turn.spent_up
+        return replace(turn, phase=Concluding("limit_reached", reached) if reached else again)
+    failures = asking.attempt - asking.lost
+    nap = Nap(MODEL_RETRY.delay_ms(failures, error.retry_after_ms))
+    waited_ms = asking.waited_ms + nap.duration_ms
+    spent = failures >= turn.limits.model_attempts or waited_ms > turn.limits.recovery_ms
+    if not error.retryable or spent:
         return replace(turn, phase=Concluding("provider_error", f"{error.kind}: {error.message}"))
-    nap = Nap(MODEL_RETRY.delay_ms(asking.attempt, error.retry_after_ms))
-    return replace(turn, phase=replace(asking, nap=nap))
+    if reached := turn.spent_up:
+        return replace(turn, phase=Concluding("limit_reached", reached))
+    job = None if error.kind == "job_lost" else asking.job
+    return replace(turn, phase=replace(asking, nap=nap, waited_ms=waited_ms, job=job, started=False))
 
 
 def _on_output(call: Call, output: ToolOutput) -> Call:
     match output:
         case InDoubt() if call.policy in ("probe", "ask"):
             return replace(call, doubt=output)
-        case Failed(failure=failure) if _may_retry(call, failure):
+        case Failed(failure=failure) if may_retry(call.durability.retry, call.failures, failure):
             nap = Nap(call.durability.retry.delay_ms(call.failures + 1, failure.retry_after_ms))
             again = replace(call, attempt=call.attempt + 1, failures=call.failures + 1)
             return replace(again, started=None, completion=None, nap=nap)
@@ -349,9 +387,9 @@ def _on_output(call: Call, output: ToolOutput) -> Call:
             return _settled(call, output)
 
 
-def _may_retry(call: Call, failure: Failure) -> bool:
-    policy = call.durability.retry
-    if call.failures + 1 >= policy.max_attempts or failure.failure_class == "invalid":
+def may_retry(policy: RetryPolicy, failures: int, failure: Failure) -> bool:
+    """Whether a call that failed is tried again, after it had failed so often before."""
+    if failures + 1 >= policy.max_attempts or failure.failure_class == "invalid":
         return False
     return policy.kind == "idempotent" or (policy.kind == "safe" and failure.retry_safe)
 
@@ -414,7 +452,7 @@ def _checkpoint(turn: Turn, calls: tuple[Call, ...]) -> Turn:
     if any(_ends_the_turn(call) for call in calls):
         return replace(turn, phase=Concluding("completion_timeout", "nobody completed a call in time"))
     forced = turn.iteration > turn.limits.max_iterations
-    return replace(turn, phase=Asking(tool_choice="none" if forced else "auto"))
+    return _asking(turn, "none" if forced else "auto")
 
 
 def _ends_the_turn(call: Call) -> bool:
@@ -437,6 +475,21 @@ def recovery(turn: Turn) -> tuple[EffectSettled, ...]:
         for call in turn.phase.calls
         if call.output is None and not (call.doubt or call.pending) and call.started and call.started.effect == "once"
     )
+
+
+def awaited(turn: Turn) -> EffectRef | None:
+    """The model call that was begun and has no end."""
+    match turn.phase:
+        case Asking(attempt=attempt, nap=None, started=True):
+            return EffectRef(turn.iteration, None, attempt)
+        case _:
+            return None
+
+
+def left_asking(turn: Turn) -> EffectRef | None:
+    """The model call that a worker which is gone had begun and nobody will ever end; none if its job can be found."""
+    found = isinstance(turn.phase, Asking) and turn.phase.job is not None
+    return None if found else awaited(turn)
 
 
 def _left_behind(ref: EffectRef, call: Call) -> EffectSettled:

@@ -7,7 +7,9 @@ from typing import TypeAlias
 import msgspec
 from msgspec.structs import replace
 
+from perdure.codec import Json
 from perdure.ids import TurnId, WorkerId
+from perdure.turn.spending import spent_up
 from perdure.vocab.approvals import Decision
 from perdure.vocab.effects import AwaitEvent, ToolChoice
 from perdure.vocab.messages import ToolCall
@@ -32,10 +34,11 @@ NO_USAGE = Usage()
 
 
 class AskModel(msgspec.Struct, frozen=True, gc=False):
-    """Ask the model for its next reply."""
+    """Ask the model for its next reply; or for that of a job which the provider works on already."""
 
     ref: EffectRef
     tool_choice: ToolChoice = "auto"
+    job: Json = None
 
 
 class RunCall(msgspec.Struct, frozen=True, gc=False):
@@ -112,11 +115,17 @@ class Nap(msgspec.Struct, frozen=True, gc=False):
 
 
 class Asking(msgspec.Struct, frozen=True, gc=False):
-    """The model's reply is awaited."""
+    """The model's reply is awaited. `waited_ms` is what the pauses between its attempts come to. `job` is what the
+    provider works on by itself, if it said so and it is not known to be lost. `started`: this attempt was begun;
+    `lost` of those before it had no end, because their worker was gone."""
 
     attempt: int = 1
     nap: Nap | None = None
     tool_choice: ToolChoice = "auto"
+    waited_ms: int = 0
+    job: Json = None
+    started: bool = False
+    lost: int = 0
 
 
 class Call(msgspec.Struct, frozen=True, gc=False):
@@ -188,6 +197,7 @@ class Turn(msgspec.Struct, frozen=True, gc=False):
     """One turn, as a value: everything needed to continue it anywhere.
 
     `to` is the agent to whom it was handed over and who has not begun, `hands` how many have had it after the first.
+    `before` is what the session had used when it began, `children` what its sub-agents have used since.
     """
 
     id: TurnId
@@ -203,6 +213,14 @@ class Turn(msgspec.Struct, frozen=True, gc=False):
     cancel: CancelRequested | None = None
     to: str = ""
     hands: int = 0
+    before: Usage = NO_USAGE
+    children: Usage = NO_USAGE
+
+    @property
+    def spent_up(self) -> str:
+        """Which limit stands in the way of the next model call, if one does."""
+        bought = self.usage + self.children
+        return spent_up(self.limits, bought, self.before + bought)
 
     @property
     def changes_hands(self) -> bool:
@@ -217,7 +235,9 @@ class Turn(msgspec.Struct, frozen=True, gc=False):
 
 def opened(record: TurnOpened, composition: Composition) -> Turn:
     """A turn at its beginning, on the composition it captured."""
-    return Turn(record.turn, record.index, record.from_turn, composition, record.limits or Limits())
+    limits = record.limits or Limits()
+    turn = Turn(record.turn, record.index, record.from_turn, composition, limits, before=record.spent)
+    return replace(turn, phase=Concluding("limit_reached", turn.spent_up)) if turn.spent_up else turn
 
 
 def taken_over(turn: Turn, record: TurnRecomposed, composition: Composition) -> Turn:

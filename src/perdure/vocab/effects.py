@@ -277,11 +277,11 @@ class ExecCode(Value, frozen=True, tag="exec_code"):
     kind: ClassVar[EffectKind] = EffectKind.EXEC_CODE
 
 
-CheckpointKind = Literal["after_model", "after_tools", "before_final"]
+CheckpointKind = Literal["after_model", "after_tools", "before_final", "in_code"]
 
 
 class Checkpoint(Value, frozen=True, tag="checkpoint"):
-    """Look between iterations for steering, wakes and cancellation."""
+    """Look between iterations for steering, wakes and cancellation; or keep where a program of the model stands."""
 
     checkpoint: CheckpointKind
     kind: ClassVar[EffectKind] = EffectKind.CHECKPOINT

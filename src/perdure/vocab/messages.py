@@ -19,36 +19,67 @@ class AttachmentRef(Value, frozen=True):
     name: str = ""
 
 
+class Citation(Value, frozen=True):
+    """What a text rests on: a page or a document. `start` and `end` are places in the text, if they were told;
+    `marker` says that they are those of a sign such as `[1]`.
+    """
+
+    url: str = ""
+    title: str = ""
+    document: str = ""
+    excerpts: tuple[str, ...] = ()
+    start: int | None = None
+    end: int | None = None
+    marker: bool = False
+
+
 class Text(Value, frozen=True, tag="text"):
-    """Plain text."""
+    """Plain text. `state` is what its provider wants back with it, and only goes to the route it came from."""
 
     text: str
+    citations: tuple[Citation, ...] = ()
+    state: Json = None
+    route: str = ""
 
 
 class Thinking(Value, frozen=True, tag="thinking"):
-    """A model's reasoning. `signature` is opaque and only goes back to the route it came from."""
+    """A model's reasoning. `signature` and `state` are opaque and only go back to the route they came from."""
 
     text: str
     signature: str = ""
     route: str = ""
+    state: Json = None
+
+
+class Opaque(Value, frozen=True, tag="opaque"):
+    """Something in a reply that only its provider understands. It goes back to the route it came from, or nowhere."""
+
+    kind: str
+    state: Json
+    route: str
 
 
 class Image(Value, frozen=True, tag="image"):
-    """A picture, by reference."""
+    """A picture, by reference. `state` is what the provider that made it wants back, and only goes to its route."""
 
     ref: AttachmentRef
+    state: Json = None
+    route: str = ""
 
 
 class File(Value, frozen=True, tag="file"):
-    """A document, by reference."""
+    """A document, by reference. `state` is what the provider that made it wants back, and only goes to its route."""
 
     ref: AttachmentRef
+    state: Json = None
+    route: str = ""
 
 
 class ToolCall(Value, frozen=True, tag="tool_call"):
     """The model asks for a tool. `id` is ours; the provider's own id is kept for the wire only.
 
-    `malformed` holds the argument text when it was not a JSON object; such a call is answered, never run.
+    `malformed` holds the argument text when it was not a JSON object; such a call is answered, never run. `state` is
+    what the provider wants back with the call, and only goes to the route it came from.
     """
 
     id: CallId
@@ -56,6 +87,8 @@ class ToolCall(Value, frozen=True, tag="tool_call"):
     args: Json
     provider_id: str = ""
     malformed: str | None = None
+    state: Json = None
+    route: str = ""
 
 
 class ToolResult(Value, frozen=True, tag="tool_result"):
@@ -69,8 +102,8 @@ class ToolResult(Value, frozen=True, tag="tool_result"):
 
 
 InputPart: TypeAlias = Text | Image | File
-ReplyPart: TypeAlias = Text | Thinking | ToolCall
-Part: TypeAlias = Text | Thinking | Image | File | ToolCall | ToolResult
+ReplyPart: TypeAlias = Text | Thinking | ToolCall | Image | File | Opaque
+Part: TypeAlias = Text | Thinking | Image | File | ToolCall | ToolResult | Opaque
 Role = Literal["system", "user", "assistant", "tool"]
 
 
@@ -85,12 +118,13 @@ FinishReason = Literal["stop", "tool_calls", "length", "refusal", "content_filte
 
 
 class Reply(Value, frozen=True):
-    """One complete answer of a model."""
+    """One complete answer of a model; or, if `partial` says why, what there was of one that broke off."""
 
     parts: tuple[ReplyPart, ...]
     finish: FinishReason = "stop"
     usage: Usage = Usage()
     model: str = ""
+    partial: str = ""
 
     @property
     def text(self) -> str:

@@ -121,7 +121,19 @@ def completed(resolution: Resolution) -> ToolOutput:
 
 
 LlmErrorKind = Literal[
-    "auth", "quota", "rate_limit", "unavailable", "invalid", "too_large", "stream_cut", "stall", "refused", "internal"
+    "auth",
+    "quota",
+    "rate_limit",
+    "unavailable",
+    "invalid",
+    "too_large",
+    "stream_cut",
+    "stall",
+    "refused",
+    "internal",
+    "job_lost",
+    "worker_lost",
+    "cancelled",
 ]
 
 
@@ -139,6 +151,7 @@ class LlmCallOutcome(Value, frozen=True, tag="llm_call"):
     """A reply, or the error of this attempt.
 
     `output` tells what became of the check of a final reply, if the turn asks for one; `problem` why it failed.
+    `spent` is what an attempt that gave no reply cost, as its provider told or as it was estimated.
     """
 
     reply: Reply | None = None
@@ -146,15 +159,35 @@ class LlmCallOutcome(Value, frozen=True, tag="llm_call"):
     text_streamed: bool = False
     output: Literal["", "valid", "invalid"] = ""
     problem: str = ""
+    spent: Usage = Usage()
     kind: ClassVar[EffectKind] = EffectKind.LLM_CALL
+
+    @property
+    def bought(self) -> Usage:
+        """What it cost, whatever came of it."""
+        return self.reply.usage if self.reply is not None else self.spent
 
 
 class DirectOutcome(Value, frozen=True, tag="direct"):
-    """A reply, or the error, and on whose account it was asked for."""
+    """A reply, or the error, and on whose account it was asked for. `spent` is what was bought without a reply, or
+    where none is kept, and `model` by whom then."""
 
     reply: Reply | None = None
     error: LlmError | None = None
     source: str = ""
+    spent: Usage = Usage()
+    model: str = ""
+
+    @property
+    def bought(self) -> Usage:
+        """What it cost, whatever came of it."""
+        return self.reply.usage if self.reply is not None else self.spent
+
+    @property
+    def lost(self) -> bool:
+        """Whether nobody waited for the answer any more, so that it is asked for again."""
+        return self.error is not None and self.error.kind in ("worker_lost", "cancelled")
+
     kind: ClassVar[EffectKind] = EffectKind.DIRECT
 
 

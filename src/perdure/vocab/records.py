@@ -11,8 +11,7 @@ attempt of the first call of that reply; `.approval` names what precedes an atte
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Literal, TypeAlias, TypeVar, cast, get_args
+from typing import Literal, TypeAlias, get_args
 
 import msgspec
 
@@ -24,49 +23,58 @@ from perdure.ids import (
     InputId,
     PromiseId,
     Seq,
-    SessionId,
     StreamId,
     TurnId,
     WorkerId,
-    join,
 )
-from perdure.vocab.effects import AwaitEvent, Command, EffectKind, PreparedToolCall
+from perdure.vocab.children import ChildClaimed, ChildEnded, ChildRegistered, Parent
+from perdure.vocab.effects import Command, EffectKind
 from perdure.vocab.messages import AttachmentRef, InputPart
-from perdure.vocab.outcomes import Outcome, ToolOutput
+from perdure.vocab.outcomes import DirectUsage, Outcome, ToolOutput
 from perdure.vocab.registrations import ProcessOutput, Registration
 from perdure.vocab.schedules import ScheduleChanged, ScheduleCreated, ScheduleFired, ScheduleSkipped
 from perdure.vocab.tools import DoubtPolicy, EffectClass
-from perdure.vocab.triggers import SubscriptionChanged, TriggerDeliveryFailed, TriggerOccurred, TriggerSourceOpened
+from perdure.vocab.triggers import (
+    SubscriptionChanged,
+    TriggerDeliveryFailed,
+    TriggerOccurred,
+    TriggerPruned,
+    TriggerSourceOpened,
+)
 from perdure.vocab.usage import Usage
 from perdure.vocab.wire import Value, read_stored, unknown_shape
 
 FORMAT = 1
 """The highest record version this code writes and reads."""
 
+LIVE = "live:"
+"""How the tags begin that a stream loses by its end."""
+
 
 class Limits(Value, frozen=True):
-    """How far a turn may go."""
+    """How far a turn may go. `recovery_ms` is how long it may wait, all in all, for one reply that failed to come, and
+    `stall_ms` how long a model may write nothing (None: for ever). Tokens and money (in billionths of a US dollar)
+    bound what is bought: by the turn, and by its session so far. `partial_replies` says what becomes of a reply that
+    breaks off: it is asked for again, or what there is of its text stands.
+    """
 
     max_iterations: int = 50
     no_progress: int = 12
     model_attempts: int = 4
     max_parallel_calls: int = 32
     output_corrections: int = 2
+    recovery_ms: int = 90_000
+    turn_tokens: int | None = None
+    turn_cost_nano: int | None = None
+    session_tokens: int | None = None
+    session_cost_nano: int | None = None
+    stall_ms: int | None = 120_000
+    partial_replies: Literal["restart", "finalize"] = "restart"
 
-
-class Parent(Value, frozen=True):
-    """Who started a session: a call of the stream `stream`, in the line that begins with `root`.
-
-    `turn` is the turn of the new session that the parent asked for. A parent that waits for it has a child in the
-    foreground; else the end of that turn is told to it as an input.
-    """
-
-    stream: StreamId
-    root: StreamId
-    handle: str
-    turn: TurnId
-    depth: int
-    background: bool = False
+    @property
+    def binds_session(self) -> bool:
+        """Whether it matters what the session has bought before."""
+        return self.session_tokens is not None or self.session_cost_nano is not None
 
 
 class SessionOpened(Value, frozen=True, tag="session_opened"):
@@ -74,41 +82,6 @@ class SessionOpened(Value, frozen=True, tag="session_opened"):
 
     agent: str
     parent: Parent | None = None
-
-
-class ChildClaimed(Value, frozen=True, tag="child_claimed"):
-    """A call takes a place among the descendants of this stream. Admitted, under its number: there are no gaps, so who
-    writes a number knows all before it. `live` are those of them that were not over at that moment.
-
-    `task` is a digest of what is asked of whom, `turn` the parent's turn.
-    """
-
-    number: int
-    handle: str
-    token: str
-    task: str
-    parent: StreamId
-    turn: TurnId
-    live: tuple[int, ...] = ()
-
-
-class ChildRegistered(Value, frozen=True, tag="child_registered"):
-    """The child of a call is there. `asked` is the turn in which it answers."""
-
-    handle: str
-    token: str
-    child: SessionId
-    asked: TurnId = TurnId("")
-
-
-class ChildEnded(Value, frozen=True, tag="child_ended"):
-    """A turn of a descendant is over, and what it used. Told by the descendant, with its own record of that."""
-
-    child: SessionId
-    turn: TurnId
-    status: str
-    result: str = ""
-    usage: Usage = Usage()
 
 
 InputMode = Literal["queue", "steer", "interrupt"]
@@ -156,7 +129,8 @@ class InputCancelled(Value, frozen=True, tag="input_cancelled"):
 class TurnOpened(Value, frozen=True, tag="turn_opened"):
     """A turn began, on a composition that no deploy can change.
 
-    Its model is shown the turns from `from_turn` on, whose records begin at `view_seq`.
+    Its model is shown the turns from `from_turn` on, whose records begin at `view_seq`. `spent` is what the session
+    had used before it, if that is limited.
     """
 
     turn: TurnId
@@ -166,10 +140,14 @@ class TurnOpened(Value, frozen=True, tag="turn_opened"):
     view_seq: Seq = Seq(0)
     limits: Limits | None = None
     redacted: str = ""
+    spent: Usage = Usage()
 
 
 class EffectStarted(Value, frozen=True, tag="effect_started"):
-    """An effect is about to be dispatched. For a `once` effect this is the intent, durable before dispatch."""
+    """An effect is about to be dispatched. For a `once` effect this is the intent, durable before dispatch.
+
+    `asks`: it asks a model outside the conversation, and what it sends comes to that, by an estimate.
+    """
 
     id: EffectId
     kind: EffectKind
@@ -180,6 +158,16 @@ class EffectStarted(Value, frozen=True, tag="effect_started"):
     worker: WorkerId = WorkerId("")
     deadline_at: int | None = None
     due_at: int | None = None
+    redacted: str = ""
+    asks: DirectUsage | None = None
+
+
+class ModelJobBegun(Value, frozen=True, tag="model_job_begun"):
+    """The provider works by itself on the answer to a model call that is under way: whoever goes on with the turn waits
+    for that one. `job` is how the provider finds it."""
+
+    id: EffectId
+    job: Json = None
     redacted: str = ""
 
 
@@ -287,6 +275,12 @@ class TitleSet(Value, frozen=True, tag="title_set"):
     redacted: str = ""
 
 
+class ModelSet(Value, frozen=True, tag="model_set"):
+    """Somebody chose the model that answers in the session; blank: its agent's again. Admitted: the last one counts."""
+
+    model: str
+
+
 class TagsSet(Value, frozen=True, tag="tags_set"):
     """Somebody tagged the session. Admitted: the last one counts, as a whole."""
 
@@ -312,6 +306,7 @@ StopReason = Literal[
     "replay_mismatch",
     "instructions_failed",
     "output_invalid",
+    "limit_reached",
     "imported",
     "completion_timeout",
     "no_forward_progress",
@@ -367,6 +362,7 @@ Record: TypeAlias = (
     | InputAdmitted
     | TurnOpened
     | EffectStarted
+    | ModelJobBegun
     | EffectSettled
     | OutcomeArrivedLate
     | AttachmentKept
@@ -376,6 +372,7 @@ Record: TypeAlias = (
     | CancelRequested
     | TurnEnded
     | TitleSet
+    | ModelSet
     | TagsSet
     | RecordRedacted
     | InputCancelled
@@ -398,6 +395,7 @@ Record: TypeAlias = (
     | SubscriptionChanged
     | TriggerOccurred
     | TriggerDeliveryFailed
+    | TriggerPruned
 )
 
 
@@ -445,153 +443,3 @@ def read(kind: str, data: bytes) -> Record:
 def kind_of(record: Record) -> str:
     """The tag under which a record is stored."""
     return _kinds[type(record)]
-
-
-def open_key(turn: TurnId) -> str:
-    """The log key of a turn's beginning."""
-    return f"open:{turn}"
-
-
-def hands_key(turn: TurnId, n: int) -> str:
-    """The log key of a turn's n-th change of hands."""
-    return f"hands:{turn}:{n}"
-
-
-def gate_key(turn: TurnId) -> str:
-    """The log key that completion and cancellation of a turn race for: exactly one of them gets it."""
-    return f"gate:{turn}"
-
-
-def end_key(turn: TurnId) -> str:
-    """The log key of the end of a turn whose gate a cancel request took."""
-    return f"end:{turn}"
-
-
-def ask_key(promise: PromiseId) -> str:
-    """The log key of the question that a promise of people answers: it is asked once."""
-    return f"ask:{promise}"
-
-
-def input_key(input: InputId) -> str:
-    """The log key of an input that opened no turn of its own: it joined one, or was cancelled."""
-    return f"input:{input}"
-
-
-def revocation_key(grant: PromiseId) -> str:
-    """The log key that forbids every use of a grant."""
-    return f"revoke:{grant}"
-
-
-def claim_key(number: int) -> str:
-    """The log key of the n-th descendant of a stream."""
-    return f"child:{number}"
-
-
-def registration_key(handle: str) -> str:
-    """The log key under which the child of a call is known."""
-    return f"registered:{handle}"
-
-
-def report_key(child: SessionId, turn: TurnId) -> str:
-    """The log key of the end of a descendant's turn: it counts once."""
-    return f"ended:{child}:{turn}"
-
-
-def redaction_key(seq: Seq) -> str:
-    """The log key of a record's redaction: it happens once."""
-    return f"redact:{seq}"
-
-
-FIRST_STARTED = "process:first-started"
-PROCESS_END = "process:end"
-"""The log key that all ways to end a process race for."""
-LIVE = "live:"
-"""How the tags begin that a stream loses by its end."""
-ABANDON = "process:abandon"
-
-
-def event_key(event: str, replay: str) -> str:
-    """The log key of an event of a process: how many of one kind there are can be counted by how it begins."""
-    return join("event", event, replay)
-
-
-SCHEDULE_END = "ended"
-"""The log key of a schedule's end: it ends once."""
-
-
-def run_key(due_at: int, request: str) -> str:
-    """The log key of a schedule's run: each moment, and each request, is handled once."""
-    return f"run:{request}" if request else f"due:{due_at}"
-
-
-def revision_key(subscription: str, revision: int) -> str:
-    """The log key of a subscription's revision: whoever takes it has changed it."""
-    return join("sub", subscription, str(revision))
-
-
-def occurrence_key(occurrence: str) -> str:
-    """The log key of something that happened."""
-    return join("occ", occurrence)
-
-
-def failure_key(occurrence: str, subscription: str) -> str:
-    """The log key of a process that was not started."""
-    return join("failed", occurrence, subscription)
-
-
-R = TypeVar("R")
-
-
-def _keyed(type: type[R], key: Callable[[R], str | None]) -> tuple[type[R], Callable[[Record], str | None]]:
-    return type, cast("Callable[[Record], str | None]", key)
-
-
-def _asked(started: EffectStarted) -> str | None:
-    match started.command:
-        case AwaitEvent(key=key, about=PreparedToolCall()):
-            return ask_key(key.key_id)
-        case _:
-            return None
-
-
-def _of_schedule(change: ScheduleChanged) -> str | None:
-    match change.change:
-        case "run":
-            return f"ask:{change.request}"
-        case "ended":
-            return SCHEDULE_END
-        case _:
-            return None
-
-
-_KEYS: dict[type, Callable[[Record], str | None]] = dict(
-    (
-        _keyed(EffectStarted, _asked),
-        _keyed(TurnOpened, lambda it: open_key(it.turn)),
-        _keyed(TurnEnded, lambda it: end_key(it.turn) if it.reason == "cancelled" else gate_key(it.turn)),
-        _keyed(CancelRequested, lambda it: gate_key(it.turn)),
-        _keyed(InputAdmitted, lambda it: input_key(it.input) if it.joins else None),
-        _keyed(InputCancelled, lambda it: input_key(it.input)),
-        _keyed(RecordRedacted, lambda it: redaction_key(it.seq)),
-        _keyed(GrantRevoked, lambda it: revocation_key(it.grant)),
-        _keyed(ProcessEvent, lambda it: PROCESS_END if it.output is not None else event_key(it.event, it.replay)),
-        _keyed(ProcessFirstStarted, lambda _: FIRST_STARTED),
-        _keyed(AbandonRequested, lambda _: ABANDON),
-        _keyed(ScheduleFired, lambda it: run_key(it.due_at, it.request)),
-        _keyed(ScheduleSkipped, lambda it: run_key(it.due_at, it.request)),
-        _keyed(ScheduleChanged, _of_schedule),
-        _keyed(ChildClaimed, lambda it: claim_key(it.number)),
-        _keyed(ChildRegistered, lambda it: registration_key(it.handle)),
-        _keyed(ChildEnded, lambda it: report_key(it.child, it.turn)),
-        _keyed(TurnRecomposed, lambda it: hands_key(it.turn, it.n)),
-        _keyed(SubscriptionChanged, lambda it: revision_key(it.subscription.id, it.subscription.revision)),
-        _keyed(TriggerOccurred, lambda it: occurrence_key(it.occurrence)),
-        _keyed(TriggerDeliveryFailed, lambda it: failure_key(it.occurrence, it.subscription)),
-    )
-)
-
-
-def key_of(record: Record) -> str | None:
-    """The log key a record claims, if it claims one."""
-    key = _KEYS.get(type(record))
-    return None if key is None else key(record)

@@ -66,8 +66,17 @@ PartKind = Literal[
     "ask",
     "answer",
     "first",
+    "gather",
     "process",
     "trigger",
+    "approval",
+    "doubt",
+    "client",
+    "code",
+    "checkpoint",
+    "environment",
+    "again",
+    "asked",
 ]
 _PARTS: dict[str, PartKind] = {kind: kind for kind in get_args(PartKind)}
 

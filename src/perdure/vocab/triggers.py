@@ -29,7 +29,8 @@ class SubscriptionDefinition(Value, frozen=True):
 
 
 class SubscriptionState(Value, frozen=True):
-    """A subscription as it is after a change. A deleted one is kept, and may be revived as another incarnation."""
+    """A subscription as it is after a change. A deleted one is kept for a while, and may be revived as another
+    incarnation."""
 
     id: str
     definition: SubscriptionDefinition
@@ -84,6 +85,15 @@ class TriggerOccurred(Value, frozen=True, tag="trigger_occurred"):
     payload: Json = None
     session: str = ""
     deliveries: tuple[TriggerDelivery, ...] = ()
+
+
+class TriggerPruned(Value, frozen=True, tag="trigger_pruned"):
+    """What was old is not kept any more. `occurrences` happened in all, `subscriptions` are forgotten, and what could
+    go next is there since `since` (0: nothing is). There is one such record at most: the next one takes its place."""
+
+    occurrences: int
+    subscriptions: tuple[str, ...] = ()
+    since: int = 0
 
 
 class TriggerDeliveryFailed(Value, frozen=True, tag="trigger_delivery_failed"):

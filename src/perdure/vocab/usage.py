@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
+
 from perdure.vocab.wire import Value
+
+NANO = 1_000_000_000
 
 
 class Usage(Value, frozen=True):
-    """Tokens of one or many model calls. `input` excludes what was read from or written to a cache."""
+    """Tokens of one or many model calls. `input` excludes what was read from or written to a cache, `output` what was
+    thought. `cost_nano` is the price in billionths of a US dollar of those `priced` calls whose price is known.
+    The tokens of the `estimated` ones were never told: they broke off, and were counted by what was sent and received.
+    """
 
     input: int = 0
     output: int = 0
@@ -14,6 +21,9 @@ class Usage(Value, frozen=True):
     cache_write: int = 0
     reasoning: int = 0
     calls: int = 0
+    cost_nano: int = 0
+    priced: int = 0
+    estimated: int = 0
 
     def __add__(self, other: Usage) -> Usage:
         return Usage(
@@ -23,7 +33,15 @@ class Usage(Value, frozen=True):
             cache_write=self.cache_write + other.cache_write,
             reasoning=self.reasoning + other.reasoning,
             calls=self.calls + other.calls,
+            cost_nano=self.cost_nano + other.cost_nano,
+            priced=self.priced + other.priced,
+            estimated=self.estimated + other.estimated,
         )
+
+    @property
+    def cost(self) -> Decimal | None:
+        """The price in US dollars; None while that of any call is unknown."""
+        return Decimal(self.cost_nano) / NANO if self.calls == self.priced else None
 
     @property
     def tokens(self) -> int:

@@ -178,3 +178,52 @@ def test_every_test_that_the_page_about_the_seeds_names_exists() -> None:
     for path in (ROOT / "tests").rglob("test_*.py"):
         known |= set(re.findall(r"def (test_\w+)", path.read_text()))
     assert sorted(named - known) == []
+
+
+SEED_TESTS_OF_004 = [
+    "test_echo_tool",
+    "test_failing_tool_with_tool_error",
+    "test_failing_tool_with_internal_error",
+    "test_tool_result_conversion",
+    "test_tool_registry",
+    "test_tool_registry_builder",
+    "test_tool_display_name_in_definition",
+    "test_success_with_raw_output_object_preserves_shape",
+    "test_success_with_raw_output_scalar_unwraps_to_string",
+    "test_success_result_with_raw_output_scalar_key_is_not_unwrapped",
+    "test_success_result_with_only_raw_output_scalar_key_is_not_unwrapped",
+    "test_echo_tool_display_name",
+    "test_all_default_tools_have_display_names",
+    "test_tool_registry_as_executor",
+    "test_tool_to_definition",
+    "test_with_defaults_has_expected_tools",
+    "test_with_defaults_tools_are_executable",
+    "test_with_defaults_math_tools",
+    "test_with_defaults_excludes_capability_only_tools",
+    "test_spawn_background_executes_and_signals_session",
+    "test_spawn_background_persists_failure_artifacts",
+    "test_spawn_background_rejects_when_session_active_run_limit_reached",
+    "test_spawn_background_requires_task_registry",
+    "test_spawn_background_requires_file_store",
+    "test_spawn_background_caps_output_log_size",
+    "test_spawn_background_can_create_scheduled_monitor",
+    "test_spawn_background_rejects_invalid_scheduled_at",
+    "test_spawn_background_rejects_ambiguous_schedule_shape",
+    "test_is_canceled_outcome_detects_sentinel",
+    "test_is_canceled_outcome_does_not_match_other_errors",
+    "test_cancel_background_run_via_task_registry",
+    "reattach_fails_with_missing_file_store",
+    "reattach_fails_with_missing_task_registry",
+    "reattach_fails_with_unknown_tool_name",
+    "reattach_fails_with_missing_tool_spec_field",
+]
+"""All that the document has, in its order."""
+
+
+def test_every_test_of_the_seed_about_tools_is_one_of_ours_or_a_decision() -> None:
+    page = (ROOT / "docs" / "seeds.md").read_text()
+    told = dict(re.findall(r"^\| `(\w+)` \| (.+) \|$", page, re.M))
+    assert [name for name in SEED_TESTS_OF_004 if name not in told] == []
+    for name in SEED_TESTS_OF_004:
+        assert re.search(r"\btest_\w+|same name|decision \d|…\[", told[name]), name
+        assert "later, with" not in told[name], name

@@ -93,6 +93,10 @@ def test_a_lone_surrogate_in_a_reply_cannot_break_the_log() -> None:
     codec.encode(reply)
 
 
+def test_a_character_that_came_in_two_halves_is_one() -> None:
+    assert adopted(Text(text="a\ud83d\ude00b\ud83d")).text == "a😀b?"
+
+
 def test_a_name_as_long_as_a_book_is_cut() -> None:
     assert len(adopted_call("{}", name="x" * 100_000).name) == 256
 

@@ -4,6 +4,8 @@ import pytest
 
 from perdure.errors import Code, Error
 from perdure.models.protocol import Model
+from perdure.models.providers import building
+from perdure.models.providers.names import PROVIDERS
 from perdure.models.registry import resolve
 from perdure.models.scripted import ScriptedModel, say
 from perdure.models.simulated import EchoModel, TravelModel
@@ -20,16 +22,20 @@ def test_a_model_is_itself() -> None:
     assert resolve(model) is model
 
 
-@pytest.mark.parametrize("spec", ["openai:gpt-9", "anthropic:x"])
-def test_a_provider_is_told_to_come_later(spec: str) -> None:
+@pytest.mark.parametrize("spec", ["openai:gpt-9", "anthropic:x", "openai-compatible:a:b", "ollama:llama3.2"])
+def test_a_model_of_a_provider_needs_no_key_until_it_is_asked(spec: str) -> None:
+    assert resolve(spec).name == spec
+    assert resolve(spec) is resolve(spec)
+
+
+@pytest.mark.parametrize(("spec", "near"), [("opena:gpt-9", "openai:gpt-9"), ("sim:eco", "sim:echo")])
+def test_a_name_that_is_nearly_right_is_corrected(spec: str, near: str) -> None:
     with pytest.raises(Error) as caught:
         resolve(spec)
-    assert caught.value.code is Code.MODEL_UNKNOWN
-    assert "later release" in caught.value.because
-    assert "--model sim:echo" in caught.value.hint
+    assert caught.value.hint == f"did you mean {near}?"
 
 
-@pytest.mark.parametrize("spec", ["", "sim:", "sim:nothing", "gpt", "sim:Echo"])
+@pytest.mark.parametrize("spec", ["", "sim:", "sim:nothing", "gpt", "sim:Echo", "openai:", "openai: gpt"])
 def test_an_unknown_name_lists_what_exists(spec: str) -> None:
     with pytest.raises(Error) as caught:
         resolve(spec)
@@ -41,3 +47,32 @@ def test_an_unknown_name_lists_what_exists(spec: str) -> None:
 def test_what_is_not_a_model_is_refused(thing: object) -> None:
     with pytest.raises(Error, match="is not a model"):
         resolve(cast("Model", thing))
+
+
+def test_an_sdk_that_is_not_installed_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(_: str) -> None:
+        try:
+            raise ModuleNotFoundError("No module named 'anthropic'", name="anthropic")
+        except ImportError as cause:
+            raise ImportError("Please install it") from cause
+
+    monkeypatch.setattr(building, "import_module", missing)
+    with pytest.raises(Error) as caught:
+        building.load(PROVIDERS["anthropic"])
+    assert caught.value.code is Code.MODEL_PACKAGE_MISSING
+    assert caught.value.because == "anthropic cannot be imported"
+    assert caught.value.hint.startswith("pip install 'perdure[anthropic]'")
+
+
+@pytest.mark.parametrize(
+    ("model", "hint"),
+    [
+        ("openai:", "name the model as the provider does, such as openai:some-model"),
+        ("sim:ekho", "did you mean sim:echo?"),
+        ("nobody:m", "stay offline with --model sim:echo, or pass your own Model object"),
+    ],
+)
+def test_a_name_that_is_none_gets_a_hint(model: str, hint: str) -> None:
+    with pytest.raises(Error) as caught:
+        resolve(model)
+    assert (caught.value.code, caught.value.hint) == (Code.MODEL_UNKNOWN, hint)

@@ -15,9 +15,9 @@ from perdure.observe.events import Cursor
 EFFECTS = st.sampled_from(["", "m1.1", "c2.0.1", "a:b", "::", "é", "process:start:x"]) | st.text(max_size=8)
 
 
-@given(st.integers(0, 2**63), EFFECTS, st.integers(0, 10**9))
-def test_a_cursor_survives_being_sent(seq: int, effect: str, offset: int) -> None:
-    cursor = Cursor(Seq(seq), EffectId(effect), offset)
+@given(st.integers(0, 2**63), EFFECTS, st.integers(0, 10**9), st.integers(0, 2**63))
+def test_a_cursor_survives_being_sent(seq: int, effect: str, offset: int, run: int) -> None:
+    cursor = Cursor(Seq(seq), EffectId(effect), offset, run)
     text = str(cursor)
     assert Cursor.parse(text) == cursor
     assert all(character.isalnum() or character in "-_" for character in text)
@@ -50,6 +50,11 @@ def spelled(text: str) -> str:
         spelled("-1:m1.1:0"),
         spelled("7:m1.1:-1"),
         spelled(":m1.1:0"),
+        spelled("7.:m1.1:0"),
+        spelled("\u0667:m1.1:0"),
+        spelled(f"{2**63}:m1.1:0"),
+        spelled(f"7.{2**63}:m1.1:0"),
+        spelled(f"7:m1.1:{'9' * 5000}"),
         "_____w",
     ],
 )

@@ -11,8 +11,9 @@ from perdure.ids import EffectId, Fence, InputId, Seq, SessionId, StreamId, Tena
 from perdure.inbox.admit import delivery
 from perdure.inbox.items import Input
 from perdure.observe.events import Cursor, Delta, Event, Fact
-from perdure.observe.follow import follow
+from perdure.observe.follow import Sources, follow
 from perdure.observe.hub import Hub
+from perdure.runtime.live_texts import LiveTexts
 from perdure.store.memory import MemoryStore
 from perdure.testing.clock import ManualClock
 from perdure.vocab.messages import Text
@@ -32,6 +33,7 @@ class Stream:
         self.typed = 0
         self._fence = Fence(0)
         self._n = 0
+        self._ends: dict[str, int] = {}
 
     async def open(self) -> None:
         await self.store.register(ANN, pid=1, version="0", now=0)
@@ -55,7 +57,8 @@ class Stream:
     def type(self, text: str, *, seq: int | None = None, effect: str = "m1.1", turn: str = "t") -> None:
         """A live piece of a reply."""
         self.typed += 1
-        cursor = Cursor(Seq(self.last if seq is None else seq), EffectId(effect), len(text))
+        end = self._ends[effect] = self._ends.get(effect, 0) + len(text)
+        cursor = Cursor(Seq(self.last if seq is None else seq), EffectId(effect), end)
         self.hub.publish(self.id, Delta(cursor, TurnId(turn), EffectId(effect), text))
 
 
@@ -100,7 +103,8 @@ class Watcher:
 @asynccontextmanager
 async def watched(stream: Stream, after: int = 0) -> AsyncGenerator[Watcher]:
     """Watch a stream from a cursor, for the length of a block."""
-    watcher = Watcher(follow(stream.store, stream.hub, stream.id, Cursor(Seq(after))))
+    sources = Sources(stream.store, stream.hub, LiveTexts(stream.store.live, ManualClock()))
+    watcher = Watcher(follow(sources, stream.id, Cursor(Seq(after))))
     await watcher.settle()
     yield watcher
     await watcher.stop()

@@ -91,7 +91,9 @@ def test_what_is_due_every_five_minutes_or_less_often_is_taken(cron: str) -> Non
     check_cron(cron, "Europe/Berlin", ms("2026-11-15T00:00:00+00:00"))
 
 
-@pytest.mark.parametrize("name", ["Mars/Olympus", "../../etc/passwd", "", "Europe", "Europe/Berlin\x00"])
+@pytest.mark.parametrize(
+    "name", ["Mars/Olympus", "../../etc/passwd", "", "Europe", "Europe/Berlin\x00", "localtime", "right/UTC"]
+)
 def test_a_zone_that_does_not_exist_is_refused(name: str) -> None:
     with pytest.raises(Error) as caught:
         zone_of(name)
@@ -109,3 +111,9 @@ def test_a_machine_without_zones_says_what_is_missing(monkeypatch: pytest.Monkey
         zone_of("Africa/Nairobi")
     assert caught.value.because == "this machine has no IANA time zone data"
     assert caught.value.hint == "install the package tzdata"
+
+
+def test_an_expression_as_long_as_a_book_is_refused() -> None:
+    with pytest.raises(Error) as caught:
+        check_cron(f"{'0' * 5000} * * * *", "UTC", 0)
+    assert caught.value.code is Code.SCHEDULE_INVALID

@@ -14,7 +14,8 @@ from perdure.commit.plan import Entry, Plan
 from perdure.ids import DEFAULT_TENANT, Seq, SessionId, StreamId, WorkerId, session_stream
 from perdure.inbox.admit import delivery
 from perdure.inbox.items import Wake
-from perdure.store.protocol import Claim, Store
+from perdure.store.protocol import Store
+from perdure.store.shapes import Claim
 from perdure.store.sqlite import SqliteStore
 
 

@@ -26,8 +26,8 @@ from perdure.store.postgres.schema import queries
 from perdure.store.protocol import Store
 from perdure.store.sqlite import SqliteStore
 from perdure.store.sqlite.schema import QUERIES
+from perdure.vocab.log_keys import PROCESS_END
 from perdure.vocab.processes import SessionScope
-from perdure.vocab.records import PROCESS_END
 from perdure.vocab.registrations import ExternalInput, Provenance, Registration
 from tests.postgres import Server
 
@@ -79,7 +79,7 @@ def filled(path: Path, total: int) -> None:
         file.commit()
 
 
-def steps_of(path: Path, query: str, holes: Mapping[str, object]) -> tuple[int, list[Cells]]:
+def steps_of(path: Path, query: str, holes: Mapping[str, object] | tuple[object, ...]) -> tuple[int, list[Cells]]:
     """How many instructions a statement takes, and what it answers."""
     taken = 0
 
@@ -138,6 +138,16 @@ def test_a_look_for_work_takes_as_many_steps_however_many_processes_are_parked(s
         assert {row[1] for row in rows} == {f"default:process:p{i * total // BUSY}" for i in range(1, BUSY + 1)}
         taken.append(steps)
     assert taken[1] <= taken[0] + 50, f"from 990 to 9,990 parked processes: {taken} steps"
+
+
+def test_waking_one_takes_as_many_steps_however_many_are_parked(sizes: dict[int, Path]) -> None:
+    taken: list[int] = []
+    for total, path in sizes.items():
+        woken, rows = steps_of(path, "wait_streams", (f"p{total // 2}",))
+        assert rows == [(total // 2, f"default:process:p{total // 2}")]
+        ended, _ = steps_of(path, "wait_end", (f"p{total // 2}",))
+        taken.append(woken + ended)
+    assert taken[1] <= taken[0] + 20, f"from 990 to 9,990 parked: {taken} steps"
 
 
 # --- Postgres
@@ -223,6 +233,10 @@ async def test_a_page_and_a_look_for_work_read_as_many_rows_however_many_process
         values = "10, 1, 'ann', '{}', NULL, NULL, NULL, NULL, NULL, '{}', '{}', 'also', '{}', 50"
         tree = await explained(admin, queries(name)["claim_ready"], values)
         pages.append(tree["Shared Hit Blocks"] + tree["Shared Read Blocks"])
+        wake = f"'p{first + total // 2}', 'w', 1, true, '{{}}'"
+        tree = await explained(admin, queries(name)["promise_wake"], wake)
+        [waits] = [node for node in nodes(tree) if node.get("Relation Name") == "waits" and "Scan" in node["Node Type"]]
+        assert (waits["Actual Rows"], waits.get("Rows Removed by Filter", 0)) == (1, 0), "found by its index"
     assert read == [100] * 6, "of each process on the page, a tag and its stream"
     assert pages[1] <= pages[0] + 20, f"from 990 to 9,990 parked processes: {pages} pages"
 

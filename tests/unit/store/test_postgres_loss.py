@@ -18,7 +18,7 @@ from perdure.inbox.items import Wake
 from perdure.store.postgres import PostgresStore
 from perdure.store.postgres import connections as module
 from perdure.store.postgres.driver import Cells, Connection, dial
-from perdure.store.protocol import Accepted, AlreadyResolved, Claim
+from perdure.store.shapes import Accepted, AlreadyResolved, Claim
 from perdure.vocab.promises import Ok, PromiseState
 from tests.postgres import Server
 from tests.unit.store.parties import RealClock, entry, owned, plan, stream_named

@@ -15,8 +15,8 @@ from perdure.store.postgres import PostgresStore
 from perdure.store.postgres.address import parse
 from perdure.store.postgres.driver import Cells, Connection, dial
 from perdure.store.postgres.schema import SCHEMA_VERSION, migrations, queries, schema_script
-from perdure.store.protocol import Serves
 from perdure.store.release import Migration, Release
+from perdure.store.shapes import Serves
 from tests.postgres import Server
 from tests.unit.store.parties import RealClock, entry, owned, plan
 
@@ -210,6 +210,7 @@ async def test_the_next_timer_and_a_claim_are_found_by_index(
 ) -> None:
     name = store.address.schema
     await postgres.execute(PARKED.format(name, 20_000))
+    await postgres.execute(READY.format(name))
     for query, values in (
         ("timer_next", "()"),
         ("claim_free", "('default:session:p9', 'ann', 1)"),

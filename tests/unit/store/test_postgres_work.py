@@ -24,10 +24,10 @@ from perdure.inbox.items import Wake
 from perdure.models.scripted import ScriptedModel, call, say
 from perdure.runtime.clock import SystemClock
 from perdure.store.permits import Ask
-from perdure.store.postgres import PostgresStore
+from perdure.store.postgres import PostgresStore, connections, news
 from perdure.store.postgres.driver import Cells, dial
 from perdure.store.postgres.tx import Session
-from perdure.store.protocol import Claim, Held
+from perdure.store.shapes import Claim, Held
 from perdure.testing.laws.bench import LEASE_MS, enlist, held, note
 from perdure.vocab.promises import Ok, PromiseState
 from tests.conformance.test_stores import PostgresBench
@@ -68,6 +68,32 @@ async def test_a_lone_append_is_one_round_trip(store: PostgresStore) -> None:
     assert store.counters.statements - statements == 10
 
 
+async def test_one_who_keeps_coming_alone_is_served_at_once_until_there_is_company(
+    store: PostgresStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    claims = [await owned(store, f"s{i}", ANN) for i in range(3)]
+    whole, sent = Session.one, list[str]()
+
+    async def noted(self: Session, name: str, *args: object) -> Cells:
+        sent.append(name)
+        return await whole(self, name, *args)
+
+    monkeypatch.setattr(Session, "one", noted)
+    at_once: list[bool] = []
+    for n in range(1, 9):
+        sent.clear()
+        answer = store.append(plan(claims[0], ANN, n, entry("a"), known=n))
+        at_once.append(bool(sent))
+        assert (await answer).first_seq == n + 1
+    assert at_once == [False] * 3 + [True] * 5
+    crowd = [store.append(plan(claim, ANN, 1, entry("a"), known=1)) for claim in claims[1:]]
+    assert [(await answer).first_seq for answer in crowd] == [2, 2]
+    sent.clear()
+    answer = store.append(plan(claims[1], ANN, 2, entry("a"), known=2))
+    assert not sent, "there was company: a few must come alone again"
+    assert (await answer).first_seq == 3
+
+
 async def test_a_crowd_shares_its_round_trips(store: PostgresStore) -> None:
     claims = [await owned(store, f"s{i}", ANN) for i in range(50)]
     commits, statements = counted(store)
@@ -76,6 +102,25 @@ async def test_a_crowd_shares_its_round_trips(store: PostgresStore) -> None:
     assert store.counters.plans == 200
     assert store.counters.commits - commits <= 12  # 2 a round if nothing disturbs
     assert store.counters.statements - statements <= 30
+
+
+async def test_those_who_look_at_streams_at_once_share_their_round_trips(store: PostgresStore) -> None:
+    claims = [await owned(store, f"s{i}", ANN) for i in range(50)]
+    nobody = [stream_named(f"none{i}") for i in range(50)]
+    _, statements = counted(store)
+    found = await asyncio.gather(*map(store.stream, [claim.stream for claim in claims] + nobody))
+    assert [info and info.stream for info in found] == [claim.stream for claim in claims] + [None] * 50
+    assert all(info is not None and info.owner == ANN for info in found[:50])
+    assert store.counters.statements - statements <= 2
+
+
+async def test_whoever_stops_looking_keeps_nobody_else_from_it(store: PostgresStore) -> None:
+    claim = await owned(store, "s", ANN)
+    looks = [asyncio.create_task(store.stream(claim.stream)) for _ in range(3)]
+    await asyncio.sleep(0)
+    looks[0].cancel()
+    infos = await asyncio.gather(*looks[1:])
+    assert [info and info.stream for info in infos] == [claim.stream] * 2
 
 
 async def test_a_crowd_with_timers_bytes_and_waits_shares_them_too(store: PostgresStore) -> None:
@@ -297,6 +342,34 @@ async def test_rows_that_stay_locked_are_reported(postgres_url: str, postgres: S
     await store.close()
 
 
+async def test_a_server_that_does_not_answer_is_hung_up_on_and_asked_again(
+    store: PostgresStore, postgres: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "COMMAND_S", 0.2)
+    monkeypatch.setattr(connections, "WATCH_S", 0.02)
+    claim = await owned(store, "one", ANN)
+    rival = await dial(postgres.url(), settings={}, cached=0, connect_s=5, command_s=30)
+    whole, asked = Session.all, list[Session]()
+
+    async def noted(self: Session, name: str, *args: object) -> list[Cells]:
+        if name.startswith("append"):
+            asked.append(self)
+        return await whole(self, name, *args)
+
+    monkeypatch.setattr(Session, "all", noted)
+    await rival.execute(f"BEGIN; SELECT 1 FROM {store.address.schema}.streams FOR UPDATE")
+    answer = store.append(plan(claim, ANN, 1, entry("a")))
+    try:
+        async with asyncio.timeout(20):
+            while len({id(session.connection) for session in asked}) < 2:  # noqa: ASYNC110 - the watch hangs up
+                await asyncio.sleep(0.01)
+        assert asked[0].connection.is_closed()
+    finally:
+        await rival.execute("ROLLBACK")
+        await rival.close()
+    assert (await answer).first_seq == 2
+
+
 @pytest.mark.parametrize("level", ["repeatable read", "serializable"])
 async def test_a_stricter_default_isolation_changes_nothing(postgres_url: str, level: str) -> None:
     store = await opened(f"{postgres_url}&default_transaction_isolation={level.replace(' ', '%20')}", ANN)
@@ -362,11 +435,53 @@ async def test_commits_of_others_are_heard_soon_and_told_seldom(postgres_url: st
     await two.close()
 
 
+async def test_what_others_must_act_on_is_told_before_mere_progress(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(news, "CALM_S", 60.0)
+    one, two = await opened(postgres_url, ANN), await opened(postgres_url, BOB)
+    claim = await owned(two, "one", BOB)
+    await heard(one, 0)
+    await asyncio.sleep(0.1)  # what was committed before is told by now
+    before = await one.version()
+    await two.append(replace(plan(claim, BOB, 1, entry("a"), known=1), active=True))
+    await asyncio.sleep(0.1)
+    assert await one.version() == before, "nobody else has anything to do"
+    await two.append(replace(plan(claim, BOB, 2, entry("b"), known=2), active=True, lease="release"))
+    await heard(one, before)
+    await one.close()
+    await two.close()
+
+
 async def _pulse(postgres: Server, store: PostgresStore) -> tuple[int]:
     connection = await dial(postgres.url(), settings={}, cached=0, connect_s=5, command_s=5)
     ((pulse,),) = await connection.fetch(f"SELECT last_value FROM {store.address.schema}.pulse")
     await connection.close()
     return (pulse,)
+
+
+async def test_a_commit_that_could_not_be_told_is_told_later(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, two = await opened(postgres_url, ANN), await opened(postgres_url, BOB)
+    claim = await owned(two, "one", BOB)
+    await heard(one, 0)
+    await asyncio.sleep(0.1)  # what was committed before is told by now, or together with what comes
+    whole, failed = Session.one, list[str]()
+
+    async def fails_once(self: Session, name: str, *args: object) -> Cells:
+        if name == "announce" and not failed:
+            failed.append(name)
+            raise Error(Code.STORE_UNAVAILABLE, "cut off")
+        return await whole(self, name, *args)
+
+    monkeypatch.setattr(Session, "one", fails_once)
+    before = await one.version()
+    await two.append(plan(claim, BOB, 1, entry("a"), known=1))
+    await heard(one, before, seconds=20)
+    assert failed
+    await one.close()
+    await two.close()
 
 
 async def test_listening_is_taken_up_again_after_a_cut(postgres_url: str, postgres: Server) -> None:

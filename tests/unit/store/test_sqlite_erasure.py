@@ -13,7 +13,7 @@ from perdure.commit.plan import Blob, Entry, blob_of
 from perdure.ids import InputId, Seq, TurnId, WorkerId
 from perdure.inbox.admit import delivery
 from perdure.inbox.items import Input
-from perdure.store.protocol import Claim
+from perdure.store.shapes import Claim
 from perdure.store.sqlite import SqliteStore
 from perdure.vocab.messages import Text
 from perdure.vocab.records import CancelRequested, RecordRedacted, write

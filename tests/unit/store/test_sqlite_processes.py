@@ -16,7 +16,7 @@ from perdure.errors import Code, Error
 from perdure.ids import WorkerId
 from perdure.inbox.admit import delivery
 from perdure.inbox.items import Wake
-from perdure.store.protocol import Claim, Held
+from perdure.store.shapes import Claim, Held
 from perdure.store.sqlite import SqliteStore
 from tests.unit.store.parties import RealClock, entry, fork, opened, owned, plan, stream_named
 
@@ -68,7 +68,7 @@ async def test_the_streams_of_a_killed_process_are_free_at_once(
     bob_holds_three.send_signal(signal.SIGKILL)
     await asyncio.to_thread(bob_holds_three.wait)
     (bob,) = [worker for worker in await store.workers() if worker.id == BOB]
-    assert bob.lease_until - RealClock().monotonic_ms() > 5_000, "its lease had long to run"
+    assert bob.lease_until - RealClock().monotonic_ms() > 0, "its lease had not lapsed"
     assert await store.is_dead(BOB)
     assert set(await store.claimable(ANN, limit=10, now=0)) == streams
     claim = await store.claim(stream_named("bob-0"), ANN)

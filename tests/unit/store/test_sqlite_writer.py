@@ -73,7 +73,7 @@ async def test_an_append_does_not_block_the_loop_while_another_process_writes(st
     foreign.execute("BEGIN IMMEDIATE")
     started = time.monotonic()
     future = store.append(plan(claim, ANN, 1, entry("a")))
-    assert time.monotonic() - started < 0.2
+    assert time.monotonic() - started < 2, "who waits for the other process waits far longer"
     await asyncio.sleep(0.05)
     assert not future.done()
     foreign.execute("ROLLBACK")
@@ -198,7 +198,7 @@ async def test_a_reply_that_was_lost_is_answered_by_another_store_object(path: P
     await store.close()
     other = SqliteStore(path, store._clock)  # pyright: ignore[reportPrivateUsage] - the same clock
     await other.open()
-    assert await other.append(lost) == replace(first, replayed=True)
+    assert await other.append(lost) == replace(first, replayed=True, quiet=False)
     await other.close()
 
 

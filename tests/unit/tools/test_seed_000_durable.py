@@ -15,10 +15,11 @@ from perdure.errors import Code, Error
 from perdure.ids import CallId, SessionId, Tenant, TurnId, WorkerId
 from perdure.inbox.admit import Delivery
 from perdure.runtime.clock import SystemClock
-from perdure.tools.body import Body, EventFailed, EventTimedOut, StepFailed
+from perdure.tools.body import Body
 from perdure.tools.clients.process_events import ProcessEventInfo
 from perdure.tools.clients.surface import Clients
 from perdure.tools.context import ToolContext
+from perdure.tools.endings import EventFailed, EventTimedOut, StepFailed
 from perdure.tools.errors import ToolError
 from perdure.tools.places import call_place
 from perdure.tools.threads import ToolThreads
@@ -61,8 +62,10 @@ class Answers:
         assert isinstance(promise.wait, Custom)
         return self._answers[promise.wait.key]
 
-    async def give_up(self, promise: AwaitEventKey) -> Resolution:
+    async def give_up(self, promise: AwaitEventKey, silence: Json = None) -> Resolution:
         return TimedOut()
+
+    def let_go(self, promise: AwaitEventKey) -> None: ...
 
     def changed(self) -> None: ...
 
@@ -234,5 +237,5 @@ async def test_a_process_event_needs_a_process_and_has_a_key_by_its_ordinal(thre
 async def test_a_context_is_over_with_its_call(threads: ToolThreads) -> None:
     ctx = resumable(threads)
     assert ctx.body is not None
-    await ctx.body.end()
+    await ctx.body.life.end()
     assert await refused(ctx.step("late", print)) is Code.DURABLE_EFFECT_STATE_POISONED

@@ -6,7 +6,7 @@ import pytest
 
 from perdure.errors import Code, Error
 from perdure.ids import CallId, EffectId, TurnId, WorkerId
-from perdure.turn.machine import owed, recovery, stopped, unanswered
+from perdure.turn.machine import left_asking, owed, recovery, stopped, unanswered
 from perdure.turn.state import AskModel, EndTurn, Probe, RunCall, Turn, Wait, opened
 from perdure.vocab.messages import Reply
 from perdure.vocab.outcomes import (
@@ -16,12 +16,14 @@ from perdure.vocab.outcomes import (
     Done,
     Failed,
     InDoubt,
+    LlmCallOutcome,
+    LlmError,
     NotRun,
     SleepOutcome,
     Success,
     ToolCallOutcome,
 )
-from perdure.vocab.records import EffectSettled, Limits, Record, SessionOpened, TurnEnded
+from perdure.vocab.records import EffectSettled, Limits, ModelJobBegun, Record, SessionOpened, TurnEnded
 from perdure.vocab.refs import EffectRef
 from perdure.vocab.tools import Durability, EffectClass, RetryPolicy
 from perdure.vocab.usage import Usage
@@ -384,7 +386,7 @@ def test_a_model_that_fails_is_asked_again_after_a_sleep() -> None:
 
 
 def test_a_models_delays_double_and_honour_what_the_provider_asks() -> None:
-    turn = begun(limits=Limits(model_attempts=9))
+    turn = begun(limits=Limits(model_attempts=9, recovery_ms=200_000))
     delays: list[int] = []
     for attempt, after_ms in enumerate((None, None, 60_000, None, None, None, None), start=1):
         turn = folded(turn, unsaid(f"m1.{attempt}", after_ms=after_ms))
@@ -393,6 +395,18 @@ def test_a_models_delays_double_and_honour_what_the_provider_asks() -> None:
         delays.append(wait.duration_ms)
         turn = folded(turn, woke(f"m1.{attempt}.sleep"))
     assert delays == [500, 1_000, 60_000, 4_000, 8_000, 16_000, 20_000]
+
+
+def test_a_turn_waits_so_long_for_one_reply_and_no_longer() -> None:
+    turn = folded(begun(), unsaid("m1.1", after_ms=50_000))
+    assert [owe.duration_ms for owe in owed(turn) if isinstance(owe, Wait)] == [50_000]
+    turn = folded(turn, woke("m1.1.sleep"))
+    assert [
+        owe.duration_ms for owe in owed(folded(turn, unsaid("m1.2", after_ms=40_000))) if isinstance(owe, Wait)
+    ] == [40_000]
+    (end,) = owed(folded(turn, unsaid("m1.2", after_ms=40_001)))
+    assert isinstance(end, EndTurn)
+    assert end.ended.reason == "provider_error"
 
 
 def test_a_model_that_fails_four_times_stops_the_turn() -> None:
@@ -406,6 +420,39 @@ def test_a_model_that_fails_four_times_stops_the_turn() -> None:
 
 def test_an_error_that_cannot_pass_stops_the_turn_at_once() -> None:
     assert after(unsaid(retryable=False)) == ["end provider_error"]
+
+
+def deserted(id: str) -> EffectSettled:
+    error = LlmError(kind="worker_lost", message="gone", retryable=True)
+    return EffectSettled(
+        id=EffectId(id), outcome=LlmCallOutcome(error=error, spent=Usage(input=5, calls=1, estimated=1))
+    )
+
+
+def test_a_worker_that_is_lost_uses_up_no_attempt_and_needs_no_pause() -> None:
+    records: list[Record] = []
+    for n in range(1, 5):
+        records += [asked(f"m1.{n}"), deserted(f"m1.{n}")]
+        assert after(*records) == [f"ask m1.{n + 1}"]
+    turn = folded(begun(), *records)
+    assert turn.usage == Usage(input=20, calls=4, estimated=4)
+    assert left_asking(turn) is None
+    assert left_asking(folded(turn, asked("m1.5"))) == EffectRef(1, None, 5)
+    (wait,) = owed(folded(turn, asked("m1.5"), unsaid("m1.5")))
+    assert isinstance(wait, Wait)
+    assert wait.duration_ms == 500, "it is the first failure"
+
+
+def test_a_job_is_waited_for_until_it_is_lost() -> None:
+    job = ModelJobBegun(id=EffectId("m1.1"), job={"id": "j"})
+    turn = folded(begun(), asked("m1.1"), job)
+    assert left_asking(turn) is None, "whoever goes on asks for the same"
+    assert owed(turn) == (AskModel(EffectRef(1, None, 1), job={"id": "j"}),)
+    again = folded(turn, unsaid("m1.1"), woke("m1.1.sleep"))
+    assert owed(again) == (AskModel(EffectRef(1, None, 2), job={"id": "j"}),)
+    gone = LlmCallOutcome(error=LlmError(kind="job_lost", message="gone", retryable=True))
+    anew = folded(turn, EffectSettled(id=EffectId("m1.1"), outcome=gone), woke("m1.1.sleep"))
+    assert owed(anew) == (AskModel(EffectRef(1, None, 2)),)
 
 
 def test_attempts_are_counted_anew_for_each_reply() -> None:

@@ -6,6 +6,7 @@ import pytest
 
 from perdure.errors import Code, Error
 from perdure.ids import BlobHash, CallId, EffectId, InputId, TurnId
+from perdure.vocab.log_keys import key_of
 from perdure.vocab.messages import Reply, Text, Thinking, ToolCall
 from perdure.vocab.outcomes import SleepOutcome
 from perdure.vocab.promises import Custom, ProcessSignal, ToolCompletion, TurnCancelGate, TurnTerminal
@@ -18,7 +19,6 @@ from perdure.vocab.records import (
     StopReason,
     TurnEnded,
     TurnOpened,
-    key_of,
     kind_of,
 )
 from perdure.vocab.tools import Composition, Durability, RetryPolicy, ToolContract, ToolDefinition

@@ -22,7 +22,8 @@ app = Typer(help="Look at what waits for a person, and decide it.", no_args_is_h
 
 AskName = Annotated[str, Argument(metavar="ID", help="An id (apr_…, dbt_…), or its beginning.", show_default=False)]
 By = Annotated[str, Option("--by", metavar="NAME", help="Who decides. Default: who is logged in.", show_default=False)]
-Reason = Annotated[str, Option("--reason", metavar="TEXT", help="Why; the model is told.", show_default=False)]
+Reason = Annotated[str, Option("--reason", metavar="TEXT", help="Why; it is recorded.", show_default=False)]
+Denial = Annotated[str, Option("--reason", metavar="TEXT", help="Why; the model is told.", show_default=False)]
 
 
 class Outcome(enum.StrEnum):
@@ -85,7 +86,7 @@ def show(id: AskName, db: Db = "", json: Json = False) -> None:
 
 
 async def _show(id: str, db: str, *, json: bool) -> None:
-    from perdure.cli.places import opened
+    from perdure.cli.places import opened, to_paste
     from perdure.cli.screen import say, utc
     from perdure.codec import encode
 
@@ -111,7 +112,7 @@ async def _show(id: str, db: str, *, json: bool) -> None:
     if found.used_at:
         say(f"  begun      {utc(found.used_at)}")
     if found.status == "waiting":
-        say(f"  next       {asked.who.rpartition('; ')[2]}")
+        say(f"  next       {to_paste(asked.who.partition('; ')[2], db)}")
 
 
 @app.command()
@@ -147,7 +148,7 @@ def approve(
 
 
 @app.command()
-def deny(id: AskName, db: Db = "", by: By = "", reason: Reason = "", json: Json = False) -> None:
+def deny(id: AskName, db: Db = "", by: By = "", reason: Denial = "", json: Json = False) -> None:
     """Do not allow a call. The model is told, with the reason."""
     from perdure.cli.places import run
 

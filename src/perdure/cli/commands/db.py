@@ -77,7 +77,7 @@ async def _check(db: str, *, json: bool, quiet: bool) -> int:
     from perdure.cli.commands.doctor import show
     from perdure.cli.exits import FAILED, OK
     from perdure.cli.places import opened
-    from perdure.store.protocol import Diagnosis
+    from perdure.store.shapes import Diagnosis
 
     state = await _state(db)
     if state.pending:  # opening it would change it

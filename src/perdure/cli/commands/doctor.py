@@ -11,7 +11,7 @@ from perdure.cli.options import Db, Json, Quiet
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from perdure.store.protocol import Diagnosis
+    from perdure.store.shapes import Diagnosis
 
 LOW_DISK_BYTES = 200 * 1024 * 1024
 OLDEST_SQLITE = (3, 35, 0)
@@ -48,7 +48,7 @@ def _machine() -> tuple[Diagnosis, ...]:
     import sqlite3
 
     from perdure.ids import VERSION
-    from perdure.store.protocol import Diagnosis
+    from perdure.store.shapes import Diagnosis
 
     known = sqlite3.sqlite_version_info >= OLDEST_SQLITE
     return (
@@ -60,7 +60,7 @@ def _machine() -> tuple[Diagnosis, ...]:
 
 async def _store(db: str) -> list[Diagnosis]:
     from perdure.cli.places import opened, store_file, store_url
-    from perdure.store.protocol import Diagnosis
+    from perdure.store.shapes import Diagnosis
 
     path = store_file(store_url(db))
     async with opened(db) as rt:
@@ -87,7 +87,7 @@ async def _store(db: str) -> list[Diagnosis]:
 def _disk(folder: str) -> Diagnosis:
     import shutil
 
-    from perdure.store.protocol import Diagnosis
+    from perdure.store.shapes import Diagnosis
 
     free = shutil.disk_usage(folder).free
     return Diagnosis("ok" if free >= LOW_DISK_BYTES else "warn", "disk", f"{_size(free)} free")

@@ -1,4 +1,4 @@
-"""`perdure ps` and `perdure processes list | show | logs | signal | cancel`."""
+"""`perdure ps` and `perdure processes list | show | logs | signal | cancel | why | abandon | delete | edges`."""
 
 from __future__ import annotations
 
@@ -41,9 +41,10 @@ def list_processes(
 
 async def _list(db: str, limit: int, *, all: bool, json: bool, quiet: bool) -> None:
     from perdure.cli.places import opened
-    from perdure.cli.screen import Column, emit, note, one_line, say, table, utc
+    from perdure.cli.screen import Column, ago, emit, note, one_line, say, table
 
     async with opened(db) as rt:
+        now = rt.clock.wall_ms()
         found = await rt.processes.list("all" if all else "live", limit=limit)
         records = [] if quiet and not json else [await one.handle.record() for one in found]
     if json:
@@ -55,11 +56,11 @@ async def _list(db: str, limit: int, *, all: bool, json: bool, quiet: bool) -> N
             say(one.handle.id)
         return
     if found:
-        columns = [Column(title) for title in ("ID", "STATUS", "RUNS", "SINCE")]
+        columns = [Column("ID"), Column("STATUS"), Column("SINCE"), Column("RUNS", gives=True)]
         rows = [
             (
-                *(one_line(one.handle.id, 60), record.status, one_line(_runs(record), 40)),
-                *(utc(record.registered_at), one_line(_waits(record), 60)),
+                *(one_line(one.handle.id, 60), record.status, ago(record.registered_at, now)),
+                *(one_line(_runs(record), 40), one_line(_waits(record), 60)),
             )
             for one, record in zip(found, records, strict=True)
         ]
@@ -98,6 +99,7 @@ def _fields(id: str, record: ProcessRecord) -> dict[str, object]:
         "cancel_requested": record.cancel is not None,
         "output": None if record.output is None else decode(encode(record.output)),
         "unused_steps": list(record.unused_steps),
+        "phases": [one.name for one in record.phases if one.until is None],
     }
 
 
@@ -112,6 +114,7 @@ def show(id: ProcessName, db: Db = "", json: Json = False) -> None:
 async def _show(id: str, db: str, *, json: bool) -> None:
     from perdure.cli.places import opened
     from perdure.cli.screen import emit, one_line, say
+    from perdure.codec import encode
     from perdure.processes.record import fold_all
 
     async with opened(db) as rt:
@@ -122,7 +125,8 @@ async def _show(id: str, db: str, *, json: bool) -> None:
         return
     for name, value in fields.items():
         if value not in (None, "", [], False):
-            say(f"{name.replace('_', ' '):<17} {one_line(str(value), 200)}")
+            told = value if isinstance(value, str) else encode(value).decode()
+            say(f"{name.replace('_', ' '):<17} {one_line(told, 200)}")
 
 
 def _of_command(rows: tuple[Row, ...]) -> dict[str, object]:
@@ -238,3 +242,111 @@ async def _cancel(id: str, db: str, reason: str) -> None:
     async with opened(db) as rt:
         asked = await rt.process(id).cancel(reason)
     note(f"Process {id} was asked to end." if asked else f"Process {id} has ended, or was asked before.")
+
+
+@app.command()
+def why(id: ProcessName, db: Db = "", json: Json = False) -> None:
+    """Say why nothing happens to a process, if nothing does."""
+    from perdure.cli.places import run
+
+    run(lambda: _why(id, db, json=json))
+
+
+async def _why(id: str, db: str, *, json: bool) -> None:
+    from perdure.cli.places import opened
+    from perdure.cli.screen import emit, one_line, say
+
+    async with opened(db) as rt:
+        answer = await rt.process(id).why()
+    if json:
+        emit(type="why", v=1, process=id, status=answer.status, because=answer.because, code=answer.code or None)
+        return
+    say(f"{one_line(id, 60)}  {answer.status}")
+    say(f"  because    {one_line(answer.because, 400)}")
+    if answer.code:
+        say(f"  code       {answer.code}")
+
+
+@app.command()
+def abandon(
+    id: ProcessName,
+    db: Db = "",
+    reason: Annotated[str, Option("--reason", metavar="TEXT", help="Why.", show_default=False)] = "",
+    by: Annotated[str, Option("--by", metavar="NAME", help="Who gives it up.", show_default=False)] = "",
+) -> None:
+    """Give a process up that nobody will go on with: it ends as abandoned."""
+    from perdure.cli.places import run
+
+    run(lambda: _abandon(id, db, reason, by))
+
+
+async def _abandon(id: str, db: str, reason: str, by: str) -> None:
+    from perdure.cli.places import opened
+    from perdure.cli.screen import note
+
+    async with opened(db) as rt:
+        asked = await rt.process(id).abandon(reason, by=by)
+    told = f"Process {id} is given up; it ends as abandoned once a worker looks at it."
+    note(told if asked else f"Process {id} was given up before.")
+
+
+@app.command()
+def delete(id: ProcessName, db: Db = "") -> None:
+    """Remove a process that has ended, with its whole log. Its id is not used again."""
+    from perdure.cli.places import run
+
+    run(lambda: _delete(id, db))
+
+
+async def _delete(id: str, db: str) -> None:
+    from perdure.cli.places import opened
+    from perdure.cli.screen import note
+    from perdure.processes.registration import unknown
+
+    async with opened(db) as rt:
+        if not await rt.process(id).delete():
+            raise unknown(id)
+    note(f"Process {id} is removed.")
+
+
+@app.command()
+def edges(
+    id: ProcessName,
+    db: Db = "",
+    add: Annotated[
+        str, Option("--add", metavar="SESSION", help="Let this session see it too.", show_default=False)
+    ] = "",
+    remove: Annotated[
+        str, Option("--remove", metavar="SESSION", help="Let this session not see it.", show_default=False)
+    ] = "",
+    json: Json = False,
+) -> None:
+    """List from which sessions a process is seen, or change that. The process goes on."""
+    from perdure.cli.places import run
+
+    run(lambda: _edges(id, db, add, remove, json=json))
+
+
+async def _edges(id: str, db: str, add: str, remove: str, *, json: bool) -> None:
+    from perdure.cli.places import opened
+    from perdure.cli.screen import emit, note, one_line, say
+    from perdure.ids import SessionId, session_stream
+
+    async with opened(db) as rt:
+        if add:
+            await rt.processes.grant(id, session=add)
+        if remove:
+            await rt.processes.revoke(id, session=remove)
+        seen = (await rt.process(id).record()).observers
+        there = [
+            scope
+            for scope in seen
+            if await rt.store.stream(session_stream(rt.tenant, SessionId(scope.session_id))) is not None
+        ]
+    for scope in there:
+        if json:
+            emit(process=id, session=scope.session_id, frame=scope.frame_id or None)
+        else:
+            say(one_line(scope.session_id, 60) + (f"  {one_line(scope.frame_id, 60)}" if scope.frame_id else ""))
+    if not json:
+        note("Seen from 1 session." if len(there) == 1 else f"Seen from {len(there)} sessions.")

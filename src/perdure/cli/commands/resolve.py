@@ -10,7 +10,7 @@ from perdure.cli.options import Db, Json
 
 if TYPE_CHECKING:
     from perdure.runtime.runtime import Runtime
-    from perdure.store.protocol import Resolved
+    from perdure.store.shapes import Resolved
     from perdure.vocab.promises import Err
 
 
@@ -114,7 +114,7 @@ async def _resolve(place: tuple[str, str], answer: _Answer, db: str, *, json: bo
     from perdure.cli.places import opened
     from perdure.cli.screen import emit, say
     from perdure.codec import encode
-    from perdure.store.protocol import AlreadyResolved
+    from perdure.store.shapes import AlreadyResolved
 
     async with opened(db) as rt:
         shown, resolved = await _told(rt, place, answer)

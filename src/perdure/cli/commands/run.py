@@ -11,7 +11,8 @@ from perdure.cli.options import Db, Json, Quiet
 
 if TYPE_CHECKING:
     from perdure.runtime.runtime import Runtime
-    from perdure.runtime.session import Sent, Session
+    from perdure.runtime.sent import Sent
+    from perdure.runtime.session import Session
 
 DETACH_S = 1.0
 """How long a turn of ours may go on after Ctrl-C before it is handed over."""
@@ -24,6 +25,7 @@ class _Order:
     session: str | None
     agent: str | None
     model: str | None
+    base_url: str | None
     db: str
     detach: bool
     json: bool
@@ -35,7 +37,8 @@ def run(  # noqa: PLR0913 - a command's options are its parameters
     text: Annotated[str, Argument(metavar="INPUT", help="What to say.", show_default=False)],
     session: Annotated[str, Option(metavar="ID", help="Go on with this session, or begin it under this id.")] = "",
     agent: Annotated[str, Option(metavar="NAME", help="Which agent, if the target has several.")] = "",
-    model: Annotated[str, Option(metavar="MODEL", help="Use another model, e.g. sim:echo.")] = "",
+    model: Annotated[str, Option(metavar="MODEL", help="Use another model, e.g. sim:echo or openai:gpt-5.2.")] = "",
+    base_url: Annotated[str, Option(metavar="URL", help="With --model: where its provider is.")] = "",
     detach: Annotated[bool, Option("--detach", help="Send and leave; a worker elsewhere answers.")] = False,
     db: Db = "",
     json: Json = False,
@@ -48,7 +51,9 @@ def run(  # noqa: PLR0913 - a command's options are its parameters
     """
     from perdure.cli.places import run as run_async
 
-    order = _Order(target, text, session or None, agent or None, model or None, db, detach, json, quiet)
+    order = _Order(
+        target, text, session or None, agent or None, model or None, base_url or None, db, detach, json, quiet
+    )
     raise Exit(run_async(lambda: _run(order)))
 
 
@@ -58,10 +63,12 @@ async def _run(order: _Order) -> int:
     from perdure.cli.exits import debugging
     from perdure.cli.places import url_of
     from perdure.cli.targets import runtime_for
+    from perdure.models.registry import at_address
 
     if not debugging():  # what the runtime logs is for operators; a user gets the result
         logging.getLogger("perdure").addHandler(logging.NullHandler())
-    runtime = runtime_for(order.target, store=url_of(order.db), model=order.model, worker=not order.detach)
+    model = at_address(order.model, order.base_url) if order.model and order.base_url else order.model
+    runtime = runtime_for(order.target, store=url_of(order.db), model=model, worker=not order.detach)
     async with runtime as rt:
         session = await _session(rt, order)
         sent = await session.send(order.text)
@@ -73,9 +80,12 @@ async def _run(order: _Order) -> int:
 async def _session(rt: Runtime, order: _Order) -> Session:
     from perdure.errors import Code, Error
     from perdure.ids import SessionId, session_stream
+    from perdure.models.registry import check_ready
 
     agent = order.agent
-    known = order.session and await rt.store.stream(session_stream(rt.tenant, SessionId(order.session)))
+    known = (
+        None if order.session is None else await rt.store.stream(session_stream(rt.tenant, SessionId(order.session)))
+    )
     if agent is None and not known and rt.agents:
         if len(rt.agents) > 1:
             raise Error(
@@ -85,6 +95,9 @@ async def _session(rt: Runtime, order: _Order) -> Session:
                 hint=f"choose one: --agent {next(iter(rt.agents))}",
             )
         agent = next(iter(rt.agents))
+    asked = rt.agents.get(agent or (known.agent if known else ""))
+    if asked is not None and not order.detach:  # detached, whoever answers has to have the key
+        await check_ready(asked.resolved)
     return await rt.session(order.session, agent=agent)
 
 
@@ -153,7 +166,7 @@ async def _detach(rt: Runtime, session: Session, order: _Order) -> int:
 
 
 async def _conclude(rt: Runtime, session: Session, sent: Sent, order: _Order) -> int:
-    from perdure.cli.exits import FAILED, OK, complain
+    from perdure.cli.exits import FAILED, OK, OVER_LIMIT, complain
     from perdure.cli.screen import emit, note
 
     result = await sent.result()
@@ -177,7 +190,7 @@ async def _conclude(rt: Runtime, session: Session, sent: Sent, order: _Order) ->
         reason = (result.reason or "stopped").replace("_", " ")
         hint = f"perdure journal list {session.id}{_db_flag(rt, order)}"
         complain(f"the turn was stopped: {reason}", because=result.message, hint=hint)
-    return FAILED
+    return OVER_LIMIT if result.reason == "limit_reached" else FAILED
 
 
 def _db_flag(rt: Runtime, order: _Order) -> str:

@@ -54,15 +54,15 @@ async def _list(db: str, session: str, limit: int, *, all: bool, json: bool, qui
             say(handle.id)
         return
     if found:
-        columns = [Column(title) for title in ("ID", "WHEN", "NEXT", "RUNS", "STATE", "DOES")]
+        columns = [Column(title) for title in ("ID", "STATE", "NEXT", "RUNS")]
         rows = [
             (
-                *(handle.id, _when(state), due[0] if due else "-", str(state.runs), _condition(state)),
-                *(_deed(state)[0], one_line(_deed(state)[1], 60)),
+                *(handle.id, _condition(state), due[0] if due else "-", str(state.runs)),
+                *(_when(state), _deed(state)[0], one_line(_deed(state)[1], 60)),
             )
             for handle, state, due in found
         ]
-        table([*columns, Column("WHAT", gives=True)], rows)
+        table([*columns, *(Column(title, gives=True) for title in ("WHEN", "DOES", "WHAT"))], rows)
     note(f"{count(len(found), 'schedule')}.")
 
 

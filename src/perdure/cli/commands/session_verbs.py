@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from perdure.observe.pending import PendingItem
     from perdure.runtime.session import Session
+    from perdure.vocab.questions import Question
 
 Item = TypeVar("Item", bound="PendingItem")
 
@@ -31,8 +32,8 @@ def send(  # noqa: PLR0913 - its options, each one word
     session: SessionName,
     text: Annotated[str, Argument(metavar="TEXT", help="What to say; - reads the standard input.", show_default=False)],
     mode: Annotated[str, Option(metavar="MODE", help="queue, steer (the running turn) or interrupt (it).")] = "queue",
-    key: Annotated[str, Option(metavar="KEY", help="The same key and text again is the same input.")] = "",
-    merge_key: Annotated[str, Option(metavar="KEY", help="Replace what waits under the same merge key.")] = "",
+    key: Annotated[str | None, Option(metavar="KEY", help="The same key and text again is the same input.")] = None,
+    merge_key: Annotated[str | None, Option(metavar="KEY", help="Replace what waits under the same merge key.")] = None,
     by: By = "",
     db: Db = "",
     json: Json = False,
@@ -47,7 +48,7 @@ def send(  # noqa: PLR0913 - its options, each one word
 
 
 async def _send(  # noqa: PLR0913 - the options of the command
-    name: str, text: str, mode: str, key: str, merge_key: str, by: str, db: str, *, json: bool
+    name: str, text: str, mode: str, key: str | None, merge_key: str | None, by: str, db: str, *, json: bool
 ) -> None:
     from typing import cast
 
@@ -57,9 +58,8 @@ async def _send(  # noqa: PLR0913 - the options of the command
 
     async with opened(db) as rt:
         session = await find_session(rt, name)
-        sent = await session.send(
-            text, mode=cast("InputMode", mode), key=key or None, merge_key=merge_key or None, source=who(by)
-        )
+        where = cast("InputMode", mode)
+        sent = await session.send(text, mode=where, key=key, merge_key=merge_key, source=who(by))
     if json:
         emit(type="sent", v=1, session=session.id, turn=sent.turn, input=sent.input, duplicate=sent.duplicate)
     else:
@@ -194,8 +194,7 @@ async def _answer(name: str, given: list[str], call: str, by: str, db: str, *, j
                         f"{question.id} is a secret", because, f"leave {question.id}= out, and type it when asked"
                     )
                 answers[question.id] = _typed(question.question)
-            elif question.id in said:
-                text = said[question.id]
+            elif (text := said[question.id] if question.id in said else _asked(question)) is not None:
                 answers[question.id] = text.split(",") if question.multiple else text
         strange = {id: text for id, text in said.items() if id not in answers}
         await session.answer(item.id, {**answers, **strange}, by=who(by), via="cli")
@@ -207,7 +206,12 @@ async def _answer(name: str, given: list[str], call: str, by: str, db: str, *, j
 
 def post(
     session: SessionName,
-    value: Annotated[str, Argument(metavar="JSON", help="The result; - reads the standard input.", show_default=False)],
+    value: Annotated[
+        str | None, Argument(metavar="[JSON]", help="The result; - reads the standard input.", show_default=False)
+    ] = None,
+    err: Annotated[
+        tuple[str, str] | None, Option("--err", metavar="CODE MESSAGE", help="It failed.", show_default=False)
+    ] = None,
     call: Annotated[str, Option(metavar="CALL", help="Which call, if several wait.", show_default=False)] = "",
     db: Db = "",
     json: Json = False,
@@ -217,27 +221,31 @@ def post(
 
     from perdure.cli.places import run
 
+    if (value is None) is (err is None):
+        raise _usage("say one result", "a call has a result or a failure", "JSON, or --err CODE MESSAGE")
     text = sys.stdin.read() if value == "-" else value
-    run(lambda: _post(session, text, call, db, json=json))
+    run(lambda: _post(session, text, err, call, db, json=json))
 
 
-async def _post(name: str, text: str, call: str, db: str, *, json: bool) -> None:
+async def _post(name: str, text: str | None, err: tuple[str, str] | None, call: str, db: str, *, json: bool) -> None:
     from perdure.cli.places import find_session, opened
     from perdure.cli.screen import emit, say
     from perdure.codec import decode
     from perdure.errors import Code, Error
     from perdure.observe.pending import PendingClientCall
+    from perdure.vocab.promises import Err
 
     try:
-        result = decode(text.encode())
+        result = decode(text.encode()) if text is not None else None
     except (Error, UnicodeError):
         hint = """'"text"', '{"lat": 1}', or - for the standard input"""
         raise Error(Code.INVALID_JSON, "the result is not JSON; nothing was posted", hint=hint) from None
+    failed = Err(code=err[0], message=err[1]) if err is not None else None
     async with opened(db) as rt:
         session = await find_session(rt, name)
         waiting = [one for one in await session.pending() if isinstance(one, PendingClientCall)]
         item = _only(waiting, call, "call of the client")
-        await session.post_result(item.id, result)
+        await session.post_result(item.id, result, error=failed)
     if json:
         emit(type="posted", v=1, session=session.id, call=item.id)
     else:
@@ -262,6 +270,19 @@ def _only(waiting: Sequence[Item], call: str, what: str) -> Item:
         names = ", ".join(one.id for one in found)
         raise Error(Code.INVALID_ID, f"more than one {what} waits", because=names, hint="--call CALL")
     return found[0]
+
+
+def _asked(question: Question) -> str | None:
+    """An answer that was not given with the command, from whoever sits there; None if nobody does."""
+    import sys
+
+    from perdure.cli.screen import in_line
+
+    if not sys.stdin.isatty():
+        return None
+    options = f" ({', '.join(question.options)})" if question.options else ""
+    print(in_line(f"{question.question}{options} "), end="", file=sys.stderr, flush=True)
+    return sys.stdin.readline().rstrip("\n")
 
 
 def _typed(question: str) -> str:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from perdure.observe.why import Why
     from perdure.runtime.runtime import Runtime
     from perdure.session.fold import SessionState
-    from perdure.store.protocol import StreamInfo
+    from perdure.store.shapes import StreamInfo
 
 app = Typer(help="Look at sessions, and act on them.", no_args_is_help=True, rich_markup_mode=None)
 session_verbs.add_to(app)

@@ -34,9 +34,10 @@ def list_tasks(
 
 async def _list(session: str, db: str, kind: str, state: str, *, json: bool, quiet: bool) -> None:
     from perdure.cli.places import find_session, opened
-    from perdure.cli.screen import Column, count, note, one_line, say, table, utc
+    from perdure.cli.screen import Column, ago, count, note, one_line, say, table
 
     async with opened(db) as rt:
+        now = rt.clock.wall_ms()
         of = (await find_session(rt, session)).id
         found = [
             task for task in await rt.tasks.list(of) if kind in ("", task.kind) and state in ("", task.state)
@@ -53,7 +54,7 @@ async def _list(session: str, db: str, kind: str, state: str, *, json: bool, qui
         columns = [Column(title) for title in ("ID", "STATE", "KIND", "SINCE")]
         rows = [
             (
-                *(task.id, task.state, one_line(task.kind, 20), utc(task.created_at)),
+                *(task.id, task.state, one_line(task.kind, 20), ago(task.created_at, now)),
                 one_line(f"{task.display_name}: {task.summary or task.state_detail or '-'}", 80),
             )
             for task in found

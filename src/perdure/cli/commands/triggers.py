@@ -39,20 +39,22 @@ def list_sources(db: Db = "", limit: Limit = 50, json: Json = False) -> None:
 
 async def _list(db: str, limit: int, *, json: bool) -> None:
     from perdure.cli.places import opened
-    from perdure.cli.screen import Column, count, emit, note, one_line, table, utc
+    from perdure.cli.screen import Column, ago, count, emit, note, one_line, table
 
     async with opened(db) as rt:
+        now = rt.clock.wall_ms()
         found = await rt.triggers.list(limit=limit)
     if json:
         for one in found:
             emit(**_fields(one))
         return
     if found:
-        columns = [Column(title) for title in ("TYPE", "SOURCE", "SUBSCRIPTIONS", "OCCURRED", "WAITING", "CHANGED")]
+        names = ("TYPE", "SOURCE", "SUBSCRIPTIONS", "OCCURRED", "WAITING", "CHANGED")
+        columns = [Column(name, "SUBS" if name == "SUBSCRIPTIONS" else "") for name in names]
         rows = [
             (
                 *(one_line(one.source_type, 40), one_line(one.source, 40) or "-", str(len(one.state.living))),
-                *(str(one.state.occurrences), str(one.waiting), utc(one.updated_at)),
+                *(str(one.state.occurrences), str(one.waiting), ago(one.updated_at, now)),
             )
             for one in found
         ]
@@ -206,7 +208,8 @@ async def _subscriptions(db: str, limit: int, *, all: bool, json: bool, quiet: b
             screen.say(each.id)
         return
     if found:
-        columns = [screen.Column(title) for title in ("ID", "STATE", "REVISION", "STARTS", "OWNER")]
+        columns = [screen.Column("ID"), screen.Column("STATE"), screen.Column("REVISION", "REV")]
+        columns += [screen.Column("STARTS", gives=True), screen.Column("OWNER", gives=True)]
         rows = [
             (
                 *(screen.one_line(each.id, 60), _condition(each), str(each.revision)),

@@ -13,7 +13,7 @@ def why(session: SessionName, db: Db = "", json: Json = False) -> None:
 
 
 async def _explain(name: str, db: str, *, json: bool) -> None:
-    from perdure.cli.places import find_session, opened
+    from perdure.cli.places import find_session, opened, to_paste
     from perdure.cli.screen import count, emit, say, took, utc
 
     async with opened(db) as rt:
@@ -52,10 +52,10 @@ async def _explain(name: str, db: str, *, json: bool) -> None:
         left = f", for {took(max(0, item.until - now))} more" if item.until else ""
         say(f"  waits for  {item.what}, for {took(now - item.since)} now{left}")
         if item.who:
-            say(f"  from       {item.who}")
+            say(f"  from       {to_paste(item.who, db)}")
     if answer.queued:
         say(f"  queued     {count(answer.queued, 'input')}")
     if owner:
         say(f"  worker     pid {owner.pid}, {'alive' if owner.alive else 'gone'}")
     if answer.hint:
-        say(f"  hint       {answer.hint}")
+        say(f"  hint       {to_paste(answer.hint, db)}")

@@ -11,7 +11,7 @@ from perdure.cli.options import Db, Json, Quiet
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from perdure.store.protocol import WorkerInfo
+    from perdure.store.shapes import WorkerInfo
 
 app = Typer(help="Look at workers.", no_args_is_help=True, rich_markup_mode=None)
 

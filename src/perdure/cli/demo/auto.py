@@ -51,6 +51,8 @@ class Place:
     """Where one experiment happens: a store and a ledger of its own."""
 
     folder: Path
+    patience_s: float = PATIENCE_S
+    model: str = ""
 
     @property
     def store(self) -> Path:
@@ -75,14 +77,14 @@ class Place:
     async def worker(self, environment: Mapping[str, str]) -> tuple[int, str]:
         """Run one worker process to its end, whichever; its exit code and the last thing it complained about."""
         errors = self.folder / "errors"
-        arguments = (str(self.store), str(self.ledger.path), str(self.outbox.path), SESSION)
+        arguments = (str(self.store), str(self.ledger.path), str(self.outbox.path), SESSION, "--model", self.model)
         child = _processes().Process(target=live, args=(arguments, dict(environment), str(errors)), daemon=True)
         child.start()
-        await asyncio.to_thread(child.join, PATIENCE_S)
+        await asyncio.to_thread(child.join, self.patience_s)
         if child.exitcode is None:
             child.kill()
             await asyncio.to_thread(child.join)
-            return 1, f"not over after {PATIENCE_S:.0f} s"
+            return 1, f"not over after {self.patience_s:.0f} s"
         lines = errors.read_text(errors="replace").strip().splitlines() if errors.exists() else []
         return child.exitcode, lines[-1] if lines else ""
 

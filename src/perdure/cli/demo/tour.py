@@ -27,7 +27,7 @@ from perdure.observe.events import Fact
 from perdure.observe.pending import PendingDecision, ask_id
 from perdure.runtime.runtime import Runtime
 from perdure.runtime.session import Session
-from perdure.store.protocol import StreamInfo
+from perdure.store.shapes import StreamInfo
 from perdure.vocab.effects import AwaitEvent, EffectKind
 from perdure.vocab.messages import Reply
 from perdure.vocab.outcomes import LlmCallOutcome
@@ -45,6 +45,7 @@ class Tour:
     folder: Path
     dawdle_s: float
     command: str = "perdure demo"
+    model: str = ""
 
     @property
     def store(self) -> Path:
@@ -107,7 +108,7 @@ async def _run(tour: Tour) -> int:
 
 async def _start(tour: Tour, session: str) -> asyncio.subprocess.Process:
     places = (str(tour.store), str(tour.ledger.path), str(tour.outbox.path), session)
-    slowly = ("--dawdle", str(tour.dawdle_s), "--pace", str(PACE_S))
+    slowly = ("--dawdle", str(tour.dawdle_s), "--pace", str(PACE_S), "--model", tour.model)
     return await asyncio.create_subprocess_exec(
         *(sys.executable, "-P", "-m", "perdure.cli.demo.worker", *places, *slowly), start_new_session=True
     )
@@ -157,7 +158,8 @@ def shown(path: Path) -> str:
 
 
 def _banner(tour: Tour, pid: int) -> None:
-    say(f"perdure {VERSION}  demo  model=sim:travel (simulated, no key, no network)")
+    model = tour.model or "sim:travel (simulated, no key, no network)"
+    say(f"perdure {VERSION}  demo  model={model}")
     say(f"  Store    {shown(tour.store):<28} sqlite, survives restarts")
     say(f'  Ledger   {shown(tour.ledger.path):<28} the "outside world" of this demo')
     say(f"  Worker   pid {pid}")

@@ -21,6 +21,10 @@ from perdure.vocab.messages import ToolResult
 
 AGENT = "travel"
 INPUT = "Book me a flight to Lisbon, 2 nights."
+INSTRUCTIONS = (
+    "Book the cheapest flight: search, charge the card exactly once, then mail the itinerary to you@example.com. "
+    "Ask nothing back."
+)
 
 
 def _survive(place: str) -> None:
@@ -115,11 +119,11 @@ class WatchedModel:
                 self.world.passing(f"model-{answered + 1}")
 
 
-def travel_agent(world: World, *, delta_ms: int = 0) -> Agent:
-    """The agent, on a model that needs no key."""
+def travel_agent(world: World, *, delta_ms: int = 0, model: str = "") -> Agent:
+    """The agent, on a model that needs no key, or on this one."""
     return Agent(
         AGENT,
-        model=WatchedModel(world, TravelModel(delta_ms=delta_ms)),
-        instructions="Book the cheapest flight. Charge the card exactly once.",
+        model=model or WatchedModel(world, TravelModel(delta_ms=delta_ms)),
+        instructions=INSTRUCTIONS,
         tools=[search_flights, charge_card, send_email],
     )

@@ -53,13 +53,14 @@ def _arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("session")
     parser.add_argument("--dawdle", type=float, default=0.0)
     parser.add_argument("--pace", type=float, default=0.0)
+    parser.add_argument("--model", default="")
     return parser.parse_args(given)
 
 
 async def work(args: argparse.Namespace) -> int:
     """Work the booking to its end."""
     world = World(Ledger(args.ledger), Outbox(args.outbox), dawdle_s=args.dawdle, pace_s=args.pace, passing=_passing())
-    agent = travel_agent(world, delta_ms=round(args.pace * 1000 / 6))
+    agent = travel_agent(world, delta_ms=round(args.pace * 1000 / 6), model=args.model)
     store = tripwire_from_environment(SqliteStore(args.store, SystemClock()))
     async with Runtime(store, agents=[agent], deps=world) as rt:
         session = await rt.session(args.session, agent=AGENT)

@@ -6,6 +6,7 @@ backtracks: its time is linear in the text.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from fnmatch import fnmatchcase
 
@@ -15,6 +16,8 @@ from perdure.services.files.shapes import GrepMatch
 from perdure.services.patterns import matcher
 
 MAX_PATTERN_BYTES = 1000
+MAX_PATTERN_COST = 1000
+"""Linear in the text is not enough: each character costs as much as the pattern is long once it is written out."""
 MAX_SEARCHED_FILE_BYTES = 512 * 1024
 MAX_SEARCHED_BYTES = 5 * 1024 * 1024
 
@@ -25,14 +28,45 @@ def line_matcher(pattern: str) -> Callable[[str], bool]:
     Raises:
         Error: `file_pattern_invalid`.
     """
+    if not isinstance(pattern, str):  # pyright: ignore[reportUnnecessaryIsInstance] - whatever a caller gives
+        raise _invalid(f"it is {type(pattern).__name__}, not text")
     if not pattern:
         raise _invalid("it is empty")
     if len(pattern.encode("utf-8", "surrogatepass")) > MAX_PATTERN_BYTES:
         raise _invalid(f"it is longer than {MAX_PATTERN_BYTES} bytes")
+    if cost(pattern) > MAX_PATTERN_COST:
+        raise _invalid("its repetitions multiply to more than could be searched for in time")
     try:
         return matcher(pattern)
     except ValueError as problem:
         raise _invalid(str(problem)) from None
+
+
+def cost(pattern: str) -> int:
+    """How long a pattern is once its counted repetitions are written out, roughly; a class of Unicode weighs more."""
+    groups, before, last, at = list[int](), 0, 0, 0
+    while at < len(pattern):
+        found = _PIECE.match(pattern, at)
+        assert found is not None
+        at, piece = found.end(), found[0]
+        if piece == "(":
+            groups.append(before + last)
+            before, last = 0, 0
+        elif piece == ")" and groups:
+            before, last = groups.pop(), before + last
+        elif found["times"] is not None:
+            last *= max(1, *(int(number) for number in re.findall("[0-9]+", found["times"])))
+        elif piece not in "*+?|":
+            before, last = before + last, _CLASS_COST if _UNICODE.search(piece) else 1
+    return before + last
+
+
+_CLASS_COST = 20
+_UNICODE = re.compile(r"\\[wWdDsSpP]")
+_PIECE = re.compile(
+    r"""\\[pPxuU]\{[^}]*\} | \\. | \[\^?\]?(?:\\.|[^\\\]])*\] | \{(?P<times>[0-9]+(?:,[0-9]*)?)\} | .""",
+    re.VERBOSE | re.DOTALL,
+)
 
 
 def _invalid(because: str) -> Error:
@@ -50,7 +84,11 @@ def path_filter(pattern: str | None) -> Callable[[str], bool]:
     Raises:
         Error: `file_pattern_invalid`.
     """
-    if pattern is None or not pattern.strip():
+    if pattern is None:
+        return lambda path: True
+    if not isinstance(pattern, str):  # pyright: ignore[reportUnnecessaryIsInstance] - whatever a caller gives
+        raise _invalid(f"that of the paths is {type(pattern).__name__}, not text")
+    if not pattern.strip():
         return lambda path: True
     if len(pattern.encode("utf-8", "surrogatepass")) > MAX_PATTERN_BYTES:
         raise _invalid(f"that of the paths is longer than {MAX_PATTERN_BYTES} bytes")

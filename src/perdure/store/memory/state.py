@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
+from perdure.clock import Clock
 from perdure.commit.changes import Pause
-from perdure.commit.plan import Blob, Entry, Sent, Snapshot, StreamState, ends
+from perdure.commit.plan import Blob, Entry, Prune, Sent, Snapshot, StreamState, ends
 from perdure.ids import BlobHash, Fence, InputId, PromiseId, Seq, StreamId, TurnId, WorkerId, stream_names
-from perdure.store.protocol import InboxRow
-from perdure.vocab.records import FORMAT, LIVE, PROCESS_END, Row
+from perdure.inbox.admit import Delivery, is_news, stream_unknown
+from perdure.store.permits import Permit
+from perdure.store.shapes import Counters, InboxRow
+from perdure.vocab.log_keys import PROCESS_END
+from perdure.vocab.promises import PromiseState
+from perdure.vocab.records import FORMAT, LIVE, Row
 
 UNFENCED = Fence(0)
 
@@ -22,6 +29,7 @@ class Stored:
     row: Row
     fence: Fence
     n: int
+    pruned: bool = False
 
 
 @dataclass(slots=True)
@@ -113,7 +121,8 @@ class Stream:
 
     @property
     def _last_owned(self) -> int:
-        return next((stored.row.seq for stored in reversed(self.log) if stored.fence != UNFENCED), 0)
+        owned = (s.row.seq for s in reversed(self.log) if s.fence != UNFENCED and not s.pruned)
+        return next(owned, 0)
 
     def rewrite(self, seq: Seq, data: bytes) -> None:
         """Another payload for a record that stands."""
@@ -122,15 +131,31 @@ class Stream:
         if stored.row.key is not None:
             self.keys[stored.row.key] = stored.row
 
+    def rows(self, after: Seq = Seq(0), until: Seq | None = None) -> list[Row]:
+        """What is in the log, `after` exclusive, `until` inclusive."""
+        return [s.row for s in self.log[after:until] if not s.pruned]
+
+    def prune(self, prune: Prune) -> None:
+        """Take records and source keys out; the places stay."""
+        for seq in prune.places:
+            if seq <= len(self.log):
+                stored = self.log[seq - 1]
+                stored.pruned = True
+                if stored.row.key is not None:
+                    self.keys.pop(stored.row.key, None)
+                stored.row = replace(stored.row, data=b"", key=None)
+        for key in prune.source_keys:
+            self.admissions.pop(key, None)
+
     def written_by(self, fence: Fence, n: int) -> tuple[tuple[Row, ...], Seq]:
         """The rows of one append, and the last row the same fence wrote before it."""
-        rows = tuple(s.row for s in self.log if (s.fence, s.n) == (fence, n))
-        before = [s.row.seq for s in self.log if s.fence == fence and s.n < n]
+        rows = tuple(s.row for s in self.log if (s.fence, s.n) == (fence, n) and not s.pruned)
+        before = [s.row.seq for s in self.log if s.fence == fence and s.n < n and not s.pruned]
         return rows, Seq(max(before, default=0))
 
     def admitted_between(self, after: Seq, before: Seq) -> tuple[Row, ...]:
         """Rows that were not written by an owner, both bounds exclusive."""
-        return tuple(s.row for s in self.log[after : before - 1] if s.fence == UNFENCED)
+        return tuple(s.row for s in self.log[after : before - 1] if s.fence == UNFENCED and not s.pruned)
 
 
 @dataclass(slots=True)
@@ -141,12 +166,12 @@ class Worker:
     pid: int
     version: str
     started_at: int
-    lease_until: int
     host: str = ""
-    dead: bool = False
-    lease_ms: int = 0
     concurrency: int = 0
     queues: tuple[str, ...] | None = None
+    lease_until: int = 0
+    lease_ms: int = 0
+    dead: bool = False
 
 
 @dataclass(slots=True)
@@ -155,3 +180,79 @@ class Counted:
 
     blob: Blob
     owners: set[StreamId] = field(default_factory=set[StreamId])
+
+
+class Tables:
+    """Everything the store holds, and the few things that all of it does."""
+
+    def __init__(self, clock: Clock, lease_ms: int) -> None:
+        self.clock = clock
+        self.lease_ms = lease_ms
+        self.counters = Counters()
+        self.streams: dict[StreamId, Stream] = {}
+        self.graves: dict[StreamId, Fence] = {}
+        self.workers: dict[WorkerId, Worker] = {}
+        self.permits: list[Permit] = []
+        self.promises: dict[PromiseId, PromiseState] = {}
+        self.blobs: dict[BlobHash, Counted] = {}
+        self.secrets: dict[str, bytes] = {}
+        self.numbers = itertools.count(1)
+        self._inbox_ids = itertools.count(1)
+
+    def committed(self) -> None:
+        """Something has changed."""
+        self.counters.commits += 1
+
+    def existing(self, stream: StreamId) -> Stream:
+        """A stream that must be there.
+
+        Raises:
+            Error: `stream_unknown`.
+        """
+        found = self.streams.get(stream)
+        if found is None:
+            raise stream_unknown(stream)
+        return found
+
+    # --- leases
+
+    def gone(self, worker: WorkerId | None) -> bool:
+        """Whether nobody alive is behind this name: killed, unknown, or its lease lapsed."""
+        known = self.workers.get(worker) if worker is not None else None
+        return known is None or known.dead or known.lease_until <= self.clock.monotonic_ms()
+
+    def extend(self, worker: WorkerId) -> None:
+        """Its lease is a whole one again, unless it is dead."""
+        known = self.workers.get(worker)
+        if known is not None and not known.dead:
+            known.lease_until = self.lease_end()
+
+    def lease_end(self) -> int:
+        """When a lease that begins now ends."""
+        return self.clock.monotonic_ms() + self.lease_ms
+
+    # --- inboxes and bytes
+
+    def deliver(self, stream: Stream, new: Delivery) -> int:
+        """Put something into an inbox; what it is called there."""
+        inbox_id = next(self._inbox_ids)
+        stream.inbox[inbox_id] = InboxRow(inbox_id, new.stream, new.source_key, new.data, new.at)
+        stream.came_at[inbox_id] = self.clock.wall_ms()
+        if is_news(new.item):
+            stream.news.add(inbox_id)
+        return inbox_id
+
+    def refer(self, stream: Stream, blobs: Iterable[Blob]) -> None:
+        """Keep bytes for a stream."""
+        for blob in blobs:
+            self.blobs.setdefault(blob.hash, Counted(blob)).owners.add(stream.id)
+            stream.blobs.add(blob.hash)
+
+    def unrefer(self, stream: Stream, hashes: Iterable[BlobHash]) -> None:
+        """A stream lets go of bytes; they go with the last one."""
+        for hash in hashes:
+            stream.blobs.discard(hash)
+            if (counted := self.blobs.get(hash)) is not None:
+                counted.owners.discard(stream.id)
+                if not counted.owners:
+                    del self.blobs[hash]

@@ -35,11 +35,12 @@ from perdure.commit.plan import (
     recall,
 )
 from perdure.ids import BlobHash, PromiseId, Seq, StreamId, WorkerId, stream_names
-from perdure.store.postgres.admissions import read_promise, send, send_one, server_now
+from perdure.store.postgres.admissions import send, send_one
 from perdure.store.postgres.columns import flags, numbers, pieces, texts
 from perdure.store.postgres.driver import Cells
 from perdure.store.postgres.leases import Leases
 from perdure.store.postgres.log import check_keys, log_rows, write_log
+from perdure.store.postgres.promises import read_promise, server_now
 from perdure.store.postgres.tx import Session
 from perdure.store.postgres.writer import Job
 from perdure.vocab.promises import Resolution
@@ -90,7 +91,7 @@ class Chain:
             (plan.fence, plan.worker, plan.n) == (last.fence, last.worker, last.n + 1)
             and last.lease == "keep"
             and not last.waits
-            and not (last.concerns_people or plan.concerns_people)
+            and not (last.is_rare or plan.is_rare)
         )
 
     @property
@@ -99,7 +100,7 @@ class Chain:
         plan = self.first
         if len(self.jobs) > 1 or plan.waits or plan.consume or plan.timers or plan.blobs or plan.snapshot:
             return False
-        if plan.sends or plan.concerns_people or len(plan.entries) > FEW or ends(plan.entries):
+        if plan.sends or plan.is_rare or len(plan.entries) > FEW or ends(plan.entries):
             return False
         return len({entry.version for entry in plan.entries}) <= 1
 
@@ -107,12 +108,14 @@ class Chain:
     def alone(self) -> bool:
         """Whether it needs looks that the statement for many cannot take."""
         twice = any(len(set(plan.consume)) != len(plan.consume) for plan in self.plans)
-        return self.first.concerns_people or twice
+        return self.first.is_rare or twice
 
 
 def take(queue: deque[AppendJob], busy: Set[StreamId] = NOBODY) -> list[Chain]:
     """As many plans as go together, oldest first. What must wait for another plan of its stream stays in the queue, and
     so does whatever belongs to a stream that is `busy`: an earlier plan of it is under way."""
+    if len(queue) == 1 and queue[0].item.stream not in busy:  # as mostly: nothing to put together
+        return [Chain([queue.popleft()])]
     chains: dict[StreamId, Chain] = {}
     waiting = set(busy)
     rest: list[AppendJob] = []
@@ -178,24 +181,20 @@ class _Extras:
         """Whether there is anything."""
         return bool(self.cleared or self.timed or self.reset or self.refs or self.snapshots or self.ended)
 
-    def columns(self) -> list[list[object]]:
+    def columns(self) -> list[object]:
         """Arguments of `append_more` behind the streams."""
         blobs = [self.blobs[hash] for hash in sorted(self.blobs)]
         return [
-            *_columns(self.cleared, 2),
-            *_columns(self.timed, 3),
-            *_columns(self.reset, 3),
-            *_columns(self.refs, 2),
-            [blob.hash for blob in blobs],
-            [blob.media_type for blob in blobs],
-            [blob.data for blob in blobs],
-            *_columns([(i, s.seq, s.code, s.data) for i, s in self.snapshots.items()], 4),
-            [*self.ended],
+            *_as_text(self.cleared, (numbers, texts)),
+            *_as_text(self.timed, (numbers, texts, numbers)),
+            *_as_text(self.reset, (numbers, texts, numbers)),
+            *_as_text(self.refs, (numbers, texts)),
+            *_as_text([(blob.hash, blob.media_type) for blob in blobs], (texts, texts)),
+            *pieces([blob.data for blob in blobs]),
+            *_as_text([(i, s.seq, s.code) for i, s in self.snapshots.items()], (numbers, numbers, texts)),
+            *pieces([s.data for s in self.snapshots.values()]),
+            numbers(self.ended),
         ]
-
-
-def _columns(rows: Sequence[tuple[object, ...]], width: int) -> list[list[object]]:
-    return [[row[i] for row in rows] for i in range(width)]
 
 
 async def together(on: Session, chains: Sequence[Chain], leases: Leases, now: int) -> list[Chain]:
@@ -259,7 +258,7 @@ async def _note(on: Session, verdicts: Sequence[tuple[Plan, tuple[Sent, ...]]]) 
         if one.verdict != "accepted"
     ]
     if noted:
-        await on.all("verdicts_put", *_columns(noted, 6))
+        await on.all("verdicts_put", *map(list, zip(*noted, strict=True)))
 
 
 async def _move_lone(on: Session, i: int, chain: Chain, now: int) -> set[int]:
@@ -284,9 +283,9 @@ async def _move_lone(on: Session, i: int, chain: Chain, now: int) -> set[int]:
     )
     if found is None:
         return set()
-    stream, before, own = found
+    stream, before, own, quiet = found
     missed = await _missed_by(on, chain, stream, before, own)
-    _keep_receipts(chain, before, missed, ())
+    _keep_receipts(chain, before, missed, (), quiet=quiet)
     return {i}
 
 
@@ -295,11 +294,11 @@ async def _move(on: Session, moving: Sequence[tuple[int, Chain]], leases: Leases
     renewed = leases.due(chain.first.worker for _, chain in moving)
     rows = await on.all("append", *_arguments(moving, now), renewed, leases.lease_ms)
     chains = dict(moving)
-    for i, stream, before, met, own, leased, _ in rows:
+    for i, stream, before, met, own, quiet, leased, _ in rows:
         chain = chains[i]
         missed = await _missed_by(on, chain, stream, before, own)
         answers = await _answers(on, chain.last.waits) if met else ()
-        _keep_receipts(chain, before, missed, answers)
+        _keep_receipts(chain, before, missed, answers, quiet=quiet)
         for worker in leased or ():
             leases.remember(WorkerId(worker), until)
     return {row[0] for row in rows}
@@ -349,7 +348,8 @@ async def _write_more(on: Session, chains: Sequence[Chain], moved: set[int]) -> 
     for i in sorted(moved):
         extras.add(i, chains[i].plans)
     if extras.any:
-        await on.all("append_more", sorted(moved), [chains[i].first.stream for i in sorted(moved)], *extras.columns())
+        places = sorted(moved)
+        await on.all("append_more", numbers(places), texts(chains[i].first.stream for i in places), *extras.columns())
 
 
 async def _missed_by(on: Session, chain: Chain, stream: int, before: int, own: int | None) -> tuple[Row, ...]:
@@ -363,7 +363,7 @@ async def _missed_by(on: Session, chain: Chain, stream: int, before: int, own: i
     return log_rows(chain.first.stream, await on.all("log_admitted_between", stream, chain.known, before + 1))
 
 
-def _keep_receipts(chain: Chain, before: int, missed: tuple[Row, ...], answers: Answers) -> None:
+def _keep_receipts(chain: Chain, before: int, missed: tuple[Row, ...], answers: Answers, *, quiet: bool) -> None:
     first = before + 1
     for job in chain.jobs:
         plan = job.item
@@ -376,6 +376,7 @@ def _keep_receipts(chain: Chain, before: int, missed: tuple[Row, ...], answers: 
             Seq(last),
             tuple(row for row in missed if row.seq > plan.known_seq),
             answers if plan is chain.last else (),
+            quiet=quiet and plan is chain.last,
         )
         first = last + 1
 
@@ -419,10 +420,16 @@ async def _apply(on: Session, plan: Plan, stream: int, first: Seq, state: Stream
     extras = _Extras()
     extras.add(0, [plan])
     if extras.any:
-        await on.all("append_more", [0], [plan.stream], *extras.columns())
+        await on.all("append_more", numbers([0]), texts([plan.stream]), *extras.columns())
+    if plan.drops:
+        await on.all("blobs_unrefer", stream, list(plan.drops))
+        await on.all("blob_collect", sorted(plan.drops))
     sent = await _send_alone(on, plan, now) if plan.sends else ()
     if plan.concerns_people:
         await _ask_and_use(on, plan, stream)
+    if plan.prunes is not None:
+        await on.all("log_prune", stream, list(plan.prunes.places))
+        await on.all("admissions_prune", stream, list(plan.prunes.source_keys))
     resolved = await _answers(on, plan.waits) if plan.waits else ()
     parked = not resolved
     if plan.waits and parked:
@@ -439,6 +446,8 @@ async def _apply(on: Session, plan: Plan, stream: int, first: Seq, state: Stream
         max([state.format, *(entry.version for entry in plan.entries)]),
         now,
     )
+    if plan.recovers:
+        await on.all("stream_still_stuck", stream, last)
     missed = await _missed(on, plan, stream, first)
     return Receipt(plan.stream, plan.fence, plan.n, first, last, missed, resolved, sent=sent)
 

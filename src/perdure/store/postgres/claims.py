@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from perdure.errors import Code, Error
 from perdure.ids import Fence, StreamId, WorkerId
 from perdure.store.permits import Ask, Permit, allot
+from perdure.store.postgres.columns import numbers
 from perdure.store.postgres.driver import Cells
 from perdure.store.postgres.leases import Leases, WorkerRow
 from perdure.store.postgres.tx import Session
-from perdure.store.protocol import Claim, Held, Ready, Serves
+from perdure.store.shapes import Claim, Held, Ready, Serves
 
 
 async def find_worker(on: Session, worker: WorkerId) -> WorkerRow | None:
@@ -138,7 +139,7 @@ async def _look(on: Session, leases: Leases, asked: Asked, query: str) -> list[C
     alive = sorted(await _living(on, leases, asked.worker) - {asked.worker})
     agents = None if serves.agents is None else list(serves.agents)
     places = list((serves.agents or {}).values())
-    queues, priorities = [place.queue for place in places], [place.priority for place in places]
+    queues, priorities = [place.queue for place in places], numbers([place.priority for place in places])
     served = None if serves.queues is None else list(serves.queues)
     values = (
         *(asked.now, leases.format, asked.worker, alive, serves.tenant),

@@ -9,9 +9,9 @@ from collections.abc import Iterable, Sequence
 from itertools import accumulate
 
 
-def numbers(values: Iterable[int]) -> str:
-    """Whole numbers."""
-    return f"{{{','.join(map(str, values))}}}"
+def numbers(values: Iterable[int | None]) -> str:
+    """Whole numbers, and none."""
+    return f"{{{','.join(['NULL' if value is None else str(value) for value in values])}}}"
 
 
 def flags(values: Iterable[bool]) -> str:

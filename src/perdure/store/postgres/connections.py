@@ -15,16 +15,17 @@ from perdure.store.postgres.driver import TROUBLE, Connection, dial
 from perdure.store.postgres.failures import PATIENCE_S, failure, is_contended, is_lost, is_refusal, is_stale
 from perdure.store.postgres.schema import queries
 from perdure.store.postgres.tx import Session
-from perdure.store.protocol import Counters
+from perdure.store.shapes import Counters
 
 T = TypeVar("T")
 
 CONNECT_S = 10.0
 COMMAND_S = 60.0
+WATCH_S = 5.0
 CONTENDED_TRIES = 20
 
 
-async def connect(address: Address, **settings: str) -> Connection:
+async def connect(address: Address, *, command_s: float | None = COMMAND_S, **settings: str) -> Connection:
     """A connection with our settings.
 
     Raises:
@@ -36,7 +37,7 @@ async def connect(address: Address, **settings: str) -> Connection:
             settings=dict(address.settings) | ({} if address.pooled else settings),
             cached=0 if address.pooled else 256,
             connect_s=CONNECT_S,
-            command_s=COMMAND_S,
+            command_s=command_s,
         )
     except (*TROUBLE, ValueError) as problem:
         if isinstance(problem, FileNotFoundError) and (missing := address.missing_file()):
@@ -53,7 +54,11 @@ async def leave(connection: Connection) -> None:
 
 
 class Connections:
-    """Borrowed one at a time, the warmest first. Reads leave two of them to the writers."""
+    """Borrowed one at a time, the warmest first. Reads leave two of them to the writers.
+
+    A server that does not answer for a minute is hung up on. One timer looks after all of them: one for each statement
+    would cost more than sending it.
+    """
 
     def __init__(self, address: Address, counters: Counters) -> None:
         self.address = address
@@ -62,6 +67,8 @@ class Connections:
         self._idle: list[Connection] = []
         self._writing = asyncio.Semaphore(address.pool_size)
         self._reading = asyncio.Semaphore(max(1, address.pool_size - 2))
+        self._lent: set[Session] = set()
+        self._watching: asyncio.TimerHandle | None = None
         self._open = 0
         self._closed = False
         self.patience_s = PATIENCE_S
@@ -84,13 +91,26 @@ class Connections:
     async def _lend(self) -> Session:
         await self._writing.acquire()
         try:
-            return self.session(await self._usable())
+            session = self.session(await self._usable())
         except BaseException:
             self._writing.release()
             raise
+        self._lent.add(session)
+        if self._watching is None:
+            self._watching = asyncio.get_running_loop().call_later(WATCH_S, self._watch)
+        return session
+
+    def _watch(self) -> None:
+        late = time.monotonic() - COMMAND_S
+        for session in self._lent:
+            if session.asked_at < late:
+                session.connection.terminate()
+        again = self._lent and not self._closed
+        self._watching = asyncio.get_running_loop().call_later(WATCH_S, self._watch) if again else None
 
     def _take_back(self, session: Session, problem: BaseException | None = None) -> None:
         self._writing.release()
+        self._lent.discard(session)
         sound = problem is None or isinstance(problem, Error) or is_refusal(problem) or is_contended(problem)
         if sound:
             self._give_back(session.connection)
@@ -103,7 +123,7 @@ class Connections:
             if not connection.is_closed():
                 return connection
             self._open -= 1
-        connection = await connect(self.address)
+        connection = await connect(self.address, command_s=None)
         self._open += 1
         return connection
 
@@ -116,6 +136,11 @@ class Connections:
     def _drop(self, connection: Connection) -> None:
         self._open -= 1
         connection.terminate()
+
+    @property
+    def at_hand(self) -> bool:
+        """Whether one can be borrowed without waiting for anything."""
+        return bool(self._idle) and not self._idle[-1].is_closed() and not self._writing.locked()
 
     async def patiently(self, work: Callable[[Session], Awaitable[T]], *, again: bool = True) -> T:
         """Do something with a connection; again if the server was away or others stood in the way.

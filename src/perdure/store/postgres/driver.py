@@ -49,7 +49,9 @@ class Connection(Protocol):
         ...
 
 
-async def dial(dsn: str, *, settings: Mapping[str, str], cached: int, connect_s: float, command_s: float) -> Connection:
+async def dial(
+    dsn: str, *, settings: Mapping[str, str], cached: int, connect_s: float, command_s: float | None
+) -> Connection:
     """Open a connection; `cached` is how many prepared statements it keeps."""
     driver: Any = asyncpg
     opened = await driver.connect(

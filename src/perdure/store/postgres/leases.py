@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from perdure.clock import Clock
 from perdure.ids import WorkerId
 from perdure.store.locks import WorkerLocks
-from perdure.store.protocol import WorkerInfo
+from perdure.store.shapes import WorkerInfo
 from perdure.vocab.records import FORMAT
 
 RENEWAL_PAUSE_MS = 1_000

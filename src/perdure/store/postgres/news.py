@@ -1,8 +1,8 @@
 """Telling other processes that something was committed, and hearing it from them. Only ever a hint to look.
 
-Told after the commit, on a connection of its own, at most once in 10 ms: a notification inside the append would make
-all appends of the database queue for one lock. Heard by listening; where that is not possible, or breaks, a counter in
-the database is read instead, and now and then it is read anyway.
+Told after the commit, on a connection of its own, at most once in 10 ms, and in 50 if nobody has anything to do because
+of it: a notification inside the append would make all appends of the database queue for one lock. Heard by listening;
+where that is not possible, or breaks, a counter in the database is read instead, and now and then it is read anyway.
 """
 
 from __future__ import annotations
@@ -17,11 +17,12 @@ from perdure.errors import Error
 from perdure.store.postgres.connections import Connections, connect, leave
 from perdure.store.postgres.driver import TROUBLE, Connection
 from perdure.store.postgres.tx import Session
-from perdure.store.protocol import Counters
+from perdure.store.shapes import Counters
 
 log = logging.getLogger("perdure.store")
 
 QUIET_S = 0.010
+CALM_S = 0.050
 POLL_S = 0.1
 SAFETY_POLL_S = 1.0
 RETRY_S = 0.5
@@ -42,6 +43,7 @@ class News:
         self._listening: Connection | None = None
         self._one_at_a_time = asyncio.Lock()
         self._something_to_tell = asyncio.Event()
+        self._pressing = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
 
     async def open(self, on: Session) -> None:
@@ -54,25 +56,34 @@ class News:
 
     # --- telling
 
-    def tell(self) -> None:
-        """We have committed something. Never waits."""
+    def tell(self, *, pressing: bool = True) -> None:
+        """We have committed something. `pressing`: others may have to act on it. Never waits."""
         self._something_to_tell.set()
+        if pressing:
+            self._pressing.set()
 
     async def _keep_telling(self) -> None:
         while True:
             await self._something_to_tell.wait()
-            await self._announce()
-            await asyncio.sleep(QUIET_S)
+            told = await self._announce()
+            await asyncio.sleep(QUIET_S if told else RETRY_S)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(CALM_S - QUIET_S):
+                    await self._pressing.wait()
 
-    async def _announce(self) -> None:
+    async def _announce(self) -> bool:
+        """Tell it. False if that was not possible: then it is still to be told."""
         self._something_to_tell.clear()
+        self._pressing.clear()
         try:
             async with self._session() as session:
                 pulse, _ = await session.one("announce", self._channel, self._me)
         except _AWAY as problem:
-            log.debug("a commit could not be announced: %s", problem)  # others look by themselves now and then
-        else:
-            self._notice(pulse, expected=self._pulse + 1)
+            log.debug("a commit could not be announced: %s", problem)
+            self.tell()
+            return False
+        self._notice(pulse, expected=self._pulse + 1)
+        return True
 
     # --- hearing
 
@@ -94,8 +105,12 @@ class News:
 
     async def _listen(self) -> None:
         connection = await connect(self._connections.address, synchronous_commit="off")
-        self._listening = connection
-        await connection.add_listener(self._channel, self._on_news)
+        try:
+            await connection.add_listener(self._channel, self._on_news)
+        except BaseException:
+            connection.terminate()
+            raise
+        self._listening = connection  # not before: whoever tells would get into the way of this
 
     def _on_news(self, _connection: object, _pid: int, _channel: str, text: str) -> None:
         sender, _, pulse = text.partition(" ")

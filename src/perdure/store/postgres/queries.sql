@@ -20,7 +20,7 @@ WITH moved AS (
 SELECT m.id, m.before, CASE WHEN $11 < m.before THEN (
     SELECT count(*) FROM perdure.log AS l
     WHERE l.stream = m.id AND l.seq > $11 AND l.seq <= m.before AND l.fence IS NOT NULL
-) END AS own FROM moved AS m
+) END AS own, NOT $7 AND (SELECT b.id FROM perdure.inbox AS b WHERE b.stream = m.id LIMIT 1) IS NULL AS quiet FROM moved AS m
 
 -- name: append
 -- Many plans of many streams at once. A plan whose stream is not exactly where its owner thinks moves nothing and is
@@ -46,7 +46,7 @@ WITH answered AS (
         served_at = (extract(epoch FROM clock_timestamp()) * 1000)::bigint
     FROM plan AS p
     WHERE s.stream = p.stream AND s.fence = p.fence AND s.n = p.n - 1 AND s.owner = p.worker
-    RETURNING p.i, p.worker, p.known, p.met, s.id, s.fence, s.last_seq - p.rows AS before
+    RETURNING p.i, p.worker, p.known, p.met, s.id, s.fence, s.active, s.last_seq - p.rows AS before
 ), written AS (
     INSERT INTO perdure.log (stream, seq, at, kind, version, key, fence, n, data)
     SELECT m.id, m.before + e.place, e.at, e.kind, e.version, e.key, m.fence, e.n,
@@ -70,6 +70,9 @@ SELECT m.i, m.id, m.before, m.met, CASE WHEN m.known < m.before THEN (
         SELECT count(*) FROM perdure.log AS l
         WHERE l.stream = m.id AND l.seq > m.known AND l.seq <= m.before AND l.fence IS NOT NULL
     ) END AS own,
+    NOT m.active AND (
+        SELECT b.id FROM perdure.inbox AS b WHERE b.stream = m.id AND b.id <> ALL ($25::text::bigint[]) LIMIT 1
+    ) IS NULL AS quiet,
     (SELECT array_agg(id) FROM leased) AS leased,
     1 / ((SELECT count(*) FROM eaten) = (SELECT count(*) FROM unnest($24::text::int[]) AS c (i) JOIN moved AS o ON o.i = c.i))::int
 FROM moved AS m
@@ -77,65 +80,74 @@ FROM moved AS m
 -- name: append_more
 -- What else plans hold, for plans whose streams have just moved in the same transaction.
 WITH moved AS (
-    SELECT p.i, s.id FROM unnest($1::int[], $2::text[]) AS p (i, stream) JOIN perdure.streams AS s ON s.stream = p.stream
+    SELECT p.i, s.id FROM unnest($1::text::int[], $2::text::text[]) AS p (i, stream)
+    JOIN perdure.streams AS s ON s.stream = p.stream
 ), cleared AS (
-    DELETE FROM perdure.timers AS t USING unnest($3::int[], $4::text[]) AS c (i, name), moved AS m
+    DELETE FROM perdure.timers AS t USING unnest($3::text::int[], $4::text::text[]) AS c (i, name), moved AS m
     WHERE m.i = c.i AND t.stream = m.id AND t.name = c.name
 ), timed AS (
     INSERT INTO perdure.timers AS t (stream, name, due_at)
-    SELECT m.id, n.name, n.due_at FROM unnest($5::int[], $6::text[], $7::bigint[]) AS n (i, name, due_at)
+    SELECT m.id, n.name, n.due_at FROM unnest($5::text::int[], $6::text::text[], $7::text::bigint[]) AS n (i, name, due_at)
     JOIN moved AS m ON m.i = n.i ON CONFLICT DO NOTHING
 ), reset AS (
     INSERT INTO perdure.timers AS t (stream, name, due_at)
-    SELECT m.id, n.name, n.due_at FROM unnest($8::int[], $9::text[], $10::bigint[]) AS n (i, name, due_at)
+    SELECT m.id, n.name, n.due_at FROM unnest($8::text::int[], $9::text::text[], $10::text::bigint[]) AS n (i, name, due_at)
     JOIN moved AS m ON m.i = n.i ON CONFLICT (stream, name) DO UPDATE SET due_at = excluded.due_at
 ), stored AS (
     INSERT INTO perdure.blobs (hash, media_type, data)
-    SELECT b.hash, b.media_type, b.data FROM unnest($13::text[], $14::text[], $15::bytea[]) AS b (hash, media_type, data)
+    SELECT b.hash, b.media_type, substring($15::bytea FROM b.start FOR b.size)
+    FROM unnest($13::text::text[], $14::text::text[], $16::text::int[], $17::text::int[]) AS b (hash, media_type, start, size)
     ON CONFLICT DO NOTHING
 ), referred AS (
     INSERT INTO perdure.blob_refs (stream, hash)
-    SELECT m.id, r.hash FROM unnest($11::int[], $12::text[]) AS r (i, hash) JOIN moved AS m ON m.i = r.i
+    SELECT m.id, r.hash FROM unnest($11::text::int[], $12::text::text[]) AS r (i, hash) JOIN moved AS m ON m.i = r.i
     ON CONFLICT DO NOTHING
 ), ended AS (
-    DELETE FROM perdure.tags AS g USING unnest($20::int[]) AS e (i), moved AS m
+    DELETE FROM perdure.tags AS g USING unnest($24::text::int[]) AS e (i), moved AS m
     WHERE m.i = e.i AND g.stream = m.id AND starts_with(g.tag, 'live:')
 )
 INSERT INTO perdure.snapshots (stream, seq, code, data)
-SELECT m.id, f.seq, f.code, f.data FROM unnest($16::int[], $17::bigint[], $18::text[], $19::bytea[]) AS f (i, seq, code, data)
+SELECT m.id, f.seq, f.code, substring($21::bytea FROM f.start FOR f.size)
+FROM unnest($18::text::int[], $19::text::bigint[], $20::text::text[], $22::text::int[], $23::text::int[])
+    AS f (i, seq, code, start, size)
 JOIN moved AS m ON m.i = f.i
 ON CONFLICT (stream) DO UPDATE SET seq = excluded.seq, code = excluded.code, data = excluded.data
 
 -- name: admit
 -- Many deliveries at once. One that is missing in the answer was not admitted: known before, or not welcome. Whoever
--- opens and admits does it in one order, because the second to say the same thing waits for the first.
+-- opens and admits does it in one order, because the second to say the same thing waits for the first. Columns come as
+-- text and bytes in one piece (`columns.py`).
 WITH new AS (
-    SELECT * FROM unnest($1::int[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::bigint[], $8::bool[],
-        $9::bytea[], $10::text[], $11::text[])
-        AS d (i, stream, source_key, content, turn, input, at, news, data, agent, claimer)
+    SELECT d.*, substring($9::bytea FROM d.start FOR d.size) AS data
+    FROM unnest($1::text::int[], $2::text::text[], $3::text::text[], $4::text::text[], $5::text::text[], $6::text::text[],
+        $7::text::bigint[], $8::text::bool[], $10::text::int[], $11::text::int[], $12::text::text[], $13::text::text[],
+        $14::text::bool[])
+        AS d (i, stream, source_key, content, turn, input, at, news, start, size, agent, claimer, fresh)
 ), opened AS (
     INSERT INTO perdure.streams (stream, tenant, kind, name, agent, format, last_seq, fence, n, owner, active, parked,
         created_at, updated_at, queue, priority)
-    SELECT o.stream, o.tenant, o.kind, o.name, o.agent, $17::int, 1,
+    SELECT o.stream, o.tenant, o.kind, o.name, o.agent, $20::int, 1,
         coalesce((SELECT g.fence FROM perdure.graves AS g WHERE g.stream = o.stream), 0)
             + CASE WHEN o.claimer IS NULL THEN 0 ELSE 1 END,
-        0, o.claimer, false, false, $18, $18, o.queue, o.priority
-    FROM unnest($12::text[], $13::text[], $14::text[], $15::text[], $16::text[], $19::text[], $23::text[], $24::int[])
+        0, o.claimer, false, false, $21, $21, o.queue, o.priority
+    FROM unnest($15::text::text[], $16::text::text[], $17::text::text[], $18::text::text[], $19::text::text[],
+        $22::text::text[], $28::text::text[], $29::text::int[])
         AS o (stream, tenant, kind, name, agent, claimer, queue, priority)
     WHERE NOT EXISTS (SELECT 1 FROM perdure.streams AS s WHERE s.stream = o.stream)
     ORDER BY o.stream ON CONFLICT (stream) DO NOTHING RETURNING id, stream, agent, owner, fence
 ), begun AS (
     INSERT INTO perdure.log (stream, seq, at, kind, version, key, fence, n, data)
-    SELECT o.id, 1, r.at, r.kind, $17::int, NULL, NULL, NULL, r.data
-    FROM opened AS o JOIN unnest($12::text[], $20::bigint[], $21::text[], $22::bytea[]) AS r (stream, at, kind, data)
+    SELECT o.id, 1, r.at, r.kind, $20::int, NULL, NULL, NULL, substring($25::bytea FROM r.start FOR r.size)
+    FROM opened AS o JOIN unnest($15::text::text[], $23::text::bigint[], $24::text::text[], $26::text::int[], $27::text::int[])
+        AS r (stream, at, kind, start, size)
     ON r.stream = o.stream
 ), target AS (
-    SELECT s.id, s.stream, s.agent FROM perdure.streams AS s WHERE s.stream = ANY ($2::text[])
-    UNION ALL SELECT o.id, o.stream, o.agent FROM opened AS o
+    SELECT s.id, s.stream, s.agent, false AS opened FROM perdure.streams AS s WHERE s.stream = ANY ($2::text::text[])
+    UNION ALL SELECT o.id, o.stream, o.agent, true FROM opened AS o
 ), known AS (
     INSERT INTO perdure.admissions (stream, source_key, content, turn, input)
     SELECT t.id, d.source_key, d.content, d.turn, d.input FROM new AS d JOIN target AS t ON t.stream = d.stream
-    WHERE d.agent IS NULL OR d.agent = t.agent
+    WHERE (d.agent IS NULL OR d.agent = t.agent) AND (t.opened OR NOT d.fresh)
     ORDER BY d.stream, d.source_key ON CONFLICT DO NOTHING RETURNING stream, source_key
 ), put AS (
     INSERT INTO perdure.inbox (stream, source_key, at, news, data)
@@ -151,10 +163,10 @@ WITH new AS (
         WHERE d.claimer IS NOT NULL ORDER BY d.stream, d.i
     ) AS c
     WHERE s.stream = c.stream AND s.owner IS NULL AND NOT s.active AND NOT s.parked AND s.paused_at IS NULL
-        AND s.format <= $17
+        AND s.format <= $20
     RETURNING s.stream, s.owner, s.fence
 )
-SELECT d.i, p.id, coalesce(o.owner, g.owner) AS claimer, coalesce(o.fence, g.fence) AS fence
+SELECT d.i, p.id, coalesce(o.owner, g.owner) AS claimer, coalesce(o.fence, g.fence) AS fence, t.opened
 FROM new AS d JOIN target AS t ON t.stream = d.stream
 JOIN put AS p ON p.stream = t.id AND p.source_key = d.source_key
 LEFT JOIN opened AS o ON o.stream = d.stream AND o.owner IS NOT NULL
@@ -173,6 +185,9 @@ FROM unnest($4::bigint[], $5::bigint[], $6::text[], $7::int[], $8::text[], $9::b
 UPDATE perdure.streams SET last_seq = $2, n = $3, owner = $4, active = $5, parked = $6, format = $7, updated_at = $8,
     served_at = (extract(epoch FROM clock_timestamp()) * 1000)::bigint
 WHERE id = $1
+
+-- name: stream_still_stuck
+UPDATE perdure.streams SET stuck_seq = $2 WHERE id = $1
 
 -- name: inbox_consume
 DELETE FROM perdure.inbox WHERE id = ANY ($1::bigint[]) AND stream = $2 RETURNING id
@@ -302,6 +317,12 @@ SELECT s.id, v.fence, v.n, v.place, v.verdict, v.because
 FROM unnest($1::text[], $2::bigint[], $3::bigint[], $4::int[], $5::text[], $6::text[])
     AS v (stream, fence, n, place, verdict, because)
 JOIN perdure.streams AS s ON s.stream = v.stream
+
+-- name: log_prune
+DELETE FROM perdure.log WHERE stream = $1 AND seq = ANY($2::bigint[])
+
+-- name: admissions_prune
+DELETE FROM perdure.admissions WHERE stream = $1 AND source_key = ANY($2::text[])
 
 -- name: verdicts_read
 SELECT place, verdict, because FROM perdure.verdicts WHERE stream = $1 AND fence = $2 AND n = $3
@@ -556,7 +577,7 @@ SELECT w.*, row_number() OVER (PARTITION BY w.priority, w.tenant ORDER BY w.sinc
     SELECT s.id, s.tenant, coalesce(s.priority, a.priority, 0) AS priority,
         coalesce(s.queue, a.queue, 'default') AS queue, greatest(s.served_at, min(k.at)) AS since
     FROM ({work}) AS k JOIN perdure.streams AS s ON s.id = k.id
-    LEFT JOIN unnest($6::text[], $7::text[], $8::int[]) AS a (agent, queue, priority) ON a.agent = s.agent
+    LEFT JOIN unnest($6::text[], $7::text[], $8::text::int[]) AS a (agent, queue, priority) ON a.agent = s.agent
     WHERE s.paused_at IS NULL AND s.format <= $2 AND ($5::text IS NULL OR s.tenant = $5) AND ($6::text[] IS NULL OR a.agent IS NOT NULL)
         AND s.stream <> ALL ($10::text[]) AND (
             s.owner IS NULL OR s.owner <> ALL ($4::text[])
@@ -592,13 +613,14 @@ SELECT p.stream, p.queue, t.fence, t.last_seq, t.parked FROM picked AS p LEFT JO
 ORDER BY p.priority DESC, p.round, coalesce(array_position($13::text[], p.tenant), 0), p.since, p.id
 
 -- name: stream_read
+-- Those who look at the same time are answered together.
 SELECT s.stream, s.tenant, s.kind, s.name, s.agent, s.last_seq, s.fence, s.owner, s.active, s.parked,
     (SELECT count(*) FROM perdure.inbox AS i WHERE i.stream = s.id) AS waiting, s.created_at, s.updated_at,
     (SELECT t.title FROM perdure.titles AS t WHERE t.stream = s.id) AS title,
     ARRAY(SELECT g.tag FROM perdure.tags AS g WHERE g.stream = s.id ORDER BY g.tag) AS tags,
     s.paused_at, s.paused_by, s.queue, s.priority, s.id,
     {worker_cells}
-FROM perdure.streams AS s LEFT JOIN perdure.workers AS w ON w.id = s.owner WHERE s.stream = $1
+FROM perdure.streams AS s LEFT JOIN perdure.workers AS w ON w.id = s.owner WHERE s.stream = ANY ($1::text::text[])
 
 -- name: stream_list
 SELECT s.stream, s.tenant, s.kind, s.name, s.agent, s.last_seq, s.fence, s.owner, s.active, s.parked,
@@ -715,3 +737,20 @@ WHERE n.nspname = $1 AND c.relkind = 'r' AND NOT (
 
 -- name: migration_lock
 SELECT pg_advisory_xact_lock(hashtextextended('perdure migration ' || $1::text, 0))
+
+-- name: live_put
+WITH over AS (
+    DELETE FROM perdure.live AS l USING unnest($1::text::text[], $2::text::bigint[]) AS o (stream, run)
+    WHERE l.stream = o.stream AND l.run <= o.run
+), old AS (
+    DELETE FROM perdure.live WHERE at < $12
+)
+INSERT INTO perdure.live (stream, turn, effect, run, seq, start, text, thinking, at)
+SELECT p.*, $11 FROM unnest($3::text::text[], $4::text::text[], $5::text::text[], $6::text::bigint[], $7::text::bigint[],
+    $8::text::int[], $9::text::text[], $10::text::bool[]) AS p
+
+-- name: live_read
+SELECT turn, effect, run, seq, start, text, thinking FROM perdure.live WHERE stream = $1 ORDER BY run, seq, start
+
+-- name: live_forget
+DELETE FROM perdure.live WHERE stream = $1

@@ -10,15 +10,16 @@ from perdure.commit.changes import Pause
 from perdure.commit.plan import Blob, Snapshot
 from perdure.errors import Code, Error
 from perdure.ids import BlobHash, PromiseId, Seq, StreamId, Tenant, WorkerId
-from perdure.store.postgres.admissions import promise_state
 from perdure.store.postgres.claims import find_worker, list_workers
+from perdure.store.postgres.columns import texts
 from perdure.store.postgres.driver import Cells
 from perdure.store.postgres.leases import Leases, WorkerRow
 from perdure.store.postgres.log import log_rows
 from perdure.store.postgres.migrate import read_version
+from perdure.store.postgres.promises import promise_state
 from perdure.store.postgres.schema import SCHEMA_VERSION
 from perdure.store.postgres.tx import Session
-from perdure.store.protocol import Diagnosis, InboxRow, Loaded, StreamInfo
+from perdure.store.shapes import Diagnosis, InboxRow, Loaded, StreamInfo
 from perdure.vocab.promises import PromiseState
 from perdure.vocab.records import Row
 
@@ -66,12 +67,13 @@ async def count(on: Session, stream: StreamId, begins: str, until: Seq) -> int:
     return (await on.one("log_count", stream, begins, until))[0]
 
 
-async def stream(on: Session, leases: Leases, name: StreamId) -> StreamInfo | None:
-    """One stream's row."""
-    found = await on.one("stream_read", name)
-    if found is None:
-        return None
-    row, owner = found[:-_WORKER_CELLS], found[-_WORKER_CELLS:]
+async def named(on: Session, leases: Leases, names: Iterable[StreamId]) -> dict[StreamId, StreamInfo]:
+    """The rows of those streams that exist."""
+    return {info.stream: info for info in [_held(leases, row) for row in await on.all("stream_read", texts(names))]}
+
+
+def _held(leases: Leases, cells: Cells) -> StreamInfo:
+    row, owner = cells[:-_WORKER_CELLS], cells[-_WORKER_CELLS:]
     if owner[0] is None:  # nobody holds it, or somebody who is not known any more
         return _info(row, ())
     worker = WorkerRow(*owner)

@@ -189,5 +189,20 @@ CREATE TABLE perdure.tags (
 );
 CREATE INDEX tags_stream ON perdure.tags (stream);
 
+-- What models are writing this moment. It may be lost, and after a crash of the server it is.
+CREATE UNLOGGED TABLE perdure.live (
+    stream text COLLATE "C" NOT NULL,
+    turn text COLLATE "C" NOT NULL,
+    effect text COLLATE "C" NOT NULL,
+    run bigint NOT NULL,
+    seq bigint NOT NULL,
+    start int NOT NULL,
+    text text NOT NULL,
+    thinking bool NOT NULL,
+    at bigint NOT NULL
+);
+CREATE INDEX live_stream ON perdure.live (stream);
+CREATE INDEX live_at ON perdure.live (at);
+
 -- Moves after commits, for those who cannot listen.
 CREATE SEQUENCE perdure.pulse;

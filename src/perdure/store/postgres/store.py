@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from perdure.clock import Clock
 from perdure.commit.changes import Amendment, Intervention, Label, NewStream, Note, Redaction
@@ -21,18 +21,21 @@ from perdure.ids import BlobHash, PromiseId, Seq, StreamId, Tenant, WorkerId
 from perdure.inbox.admit import Admission, Delivery, stream_unknown
 from perdure.store.locks import WorkerLocks, boot_id
 from perdure.store.permits import Ask, Permit
-from perdure.store.postgres import admissions, appends, claims, reads
+from perdure.store.postgres import admissions, appends, changes, claims, promises, reads
 from perdure.store.postgres.address import parse
 from perdure.store.postgres.connections import Connections
 from perdure.store.postgres.driver import TROUBLE
 from perdure.store.postgres.failures import failure, is_refusal
 from perdure.store.postgres.leases import Leases, WorkerRow
+from perdure.store.postgres.live import PostgresChannel
 from perdure.store.postgres.log import find_row
 from perdure.store.postgres.migrate import prepare, schema_state
 from perdure.store.postgres.news import News
+from perdure.store.postgres.streams import undisturbed
 from perdure.store.postgres.tx import Session
-from perdure.store.postgres.writer import Lane
-from perdure.store.protocol import (
+from perdure.store.postgres.writer import Job, Lane
+from perdure.store.release import THIS, Release
+from perdure.store.shapes import (
     EVERYTHING,
     START,
     Annotated,
@@ -49,17 +52,20 @@ from perdure.store.protocol import (
     StreamInfo,
     WorkerInfo,
 )
-from perdure.store.release import THIS, Release
 from perdure.store.steps import SchemaState
 from perdure.vocab.promises import PromiseState, Resolution
 from perdure.vocab.records import Row
 
 T = TypeVar("T")
+LookJob = Job[StreamId, StreamInfo | None]
 
 CLOSING_PATIENCE_S = 5.0
 
 ABREAST = 2
 """Batches of appends under way at a time: while the server writes one, whoever has written the other goes on here."""
+
+MAX_LOOKS = 256
+"""Streams whose rows are read in one statement."""
 
 TOLD_AT_ONCE = 25
 """About so many answers are told in one turn of the event loop. Those who get them write the next batch, which is on
@@ -82,12 +88,14 @@ class PostgresStore:
         self._leases = Leases(clock, lease_ms, boot_id(), release.format)
         self._connections: Connections | None = None
         self._news: News | None = None
-        self._appends = Lane(self._commit_appends, abreast=ABREAST)
+        self._appends = Lane(self._commit_appends, abreast=ABREAST, at_hand=self._at_hand)
         self._busy: set[StreamId] = set()
         self._admits = Lane(self._commit_admits)
+        self._looks = Lane(self._look_together, abreast=ABREAST)
         self._writing: set[asyncio.Task[object]] = set()
         self._renewals: dict[WorkerId, asyncio.Task[None]] = {}
         self._forked = False
+        self.live = PostgresChannel(self._read)
         _living.add(self)
 
     async def open(self) -> None:
@@ -151,6 +159,9 @@ class PostgresStore:
             )
         return self._connections
 
+    def _at_hand(self) -> bool:
+        return self._connections is not None and self._connections.at_hand
+
     async def _read(self, work: Callable[[Session], Awaitable[T]]) -> T:
         return await self._open().read(work)
 
@@ -173,9 +184,9 @@ class PostgresStore:
         if not task.cancelled():
             task.exception()  # whoever asked may be gone
 
-    def _tell(self) -> None:
+    def _tell(self, *, pressing: bool = True) -> None:
         if self._news is not None:
-            self._news.tell()
+            self._news.tell(pressing=pressing)
 
     def _refuse_in_child(self) -> None:
         if self._forked:
@@ -303,7 +314,7 @@ class PostgresStore:
             return False  # whoever is under way with what these wait for looks again
         self._busy.update([chain.first.stream for chain in chains])
         await self._commit_chains(chains)
-        self._tell()
+        self._tell(pressing=not all(plan.is_progress for chain in chains for plan in chain.plans))
         return True
 
     async def _commit_chains(self, chains: Sequence[appends.Chain]) -> None:
@@ -340,14 +351,17 @@ class PostgresStore:
 
     async def _commit_alone(self, chain: appends.Chain) -> None:
         for job in chain.jobs:
-            plan, now = job.item, self._clock.wall_ms()
+            work = partial(self._append_alone, job.item, self._clock.wall_ms())
             try:
-                job.result = await self._patiently(lambda on: appends.alone(on, plan, self._leases, now))  # noqa: B023 - awaited here
+                job.result = await self._patiently(work)
             except TROUBLE as problem:
                 job.error = failure(problem, self.address.shown)
             except Exception as refusal:  # noqa: BLE001 - also a bug: it must not stop the lane
                 job.error = refusal
             job.settle()
+
+    async def _append_alone(self, plan: Plan, now: int, on: Session) -> Receipt:
+        return await undisturbed(lambda: appends.alone(on, plan, self._leases, now))
 
     async def _patiently(self, work: Callable[[Session], Awaitable[T]]) -> T:
         return await self._open().patiently(work)
@@ -392,7 +406,7 @@ class PostgresStore:
                 return await admissions.deliver(on, job.item.delivery, now)
 
         try:
-            job.result = await self._patiently(lambda on: admissions.undisturbed(lambda: work(on)))
+            job.result = await self._patiently(lambda on: undisturbed(lambda: work(on)))
         except TROUBLE as problem:
             job.error = failure(problem, self.address.shown)
         except Exception as refusal:  # noqa: BLE001 - also a bug: it must not stop the lane
@@ -405,14 +419,14 @@ class PostgresStore:
         Without a key there is nothing to tell a repetition by: if the connection breaks meanwhile, that is reported.
         """
         now = self._clock.wall_ms()
-        work = partial(admissions.annotate, name=stream, entry=entry, label=label, now=now)
+        work = partial(changes.annotate, name=stream, entry=entry, label=label, now=now)
         return await self._write(work, again=entry.key is not None)
 
     async def annotate_all(self, notes: Sequence[Note]) -> tuple[Annotated, ...]:
         """Append admitted records to several streams: all or nothing."""
         now = self._clock.wall_ms()
         return await self._write(
-            lambda on: admissions.undisturbed(lambda: admissions.annotate_all(on, notes, now))
+            lambda on: undisturbed(lambda: changes.annotate_all(on, notes, now))
         )  # fmt: skip
 
     async def intervene(self, intervention: Intervention) -> Intervened:
@@ -423,9 +437,7 @@ class PostgresStore:
         """
         now = self._clock.wall_ms()
         named = intervention.delivery is not None or all(entry.key is not None for entry in intervention.notes)
-        return await self._write(
-            lambda on: admissions.undisturbed(lambda: admissions.intervene(on, intervention, now)), again=named
-        )
+        return await self._write(lambda on: undisturbed(lambda: changes.intervene(on, intervention, now)), again=named)
 
     async def redact(self, redaction: Redaction) -> Annotated:
         """Take what a record said out of the tables, once, and let the server sweep what it left.
@@ -433,7 +445,7 @@ class PostgresStore:
         The server's own write-ahead log and its backups keep what they have, for as long as they keep anything.
         """
         now = self._clock.wall_ms()
-        noted = await self._write(lambda on: admissions.redact(on, redaction, now))
+        noted = await self._write(lambda on: changes.redact(on, redaction, now))
         await self._sweep()
         return noted
 
@@ -447,12 +459,12 @@ class PostgresStore:
     async def amend(self, amendment: Amendment) -> Annotated:
         """Add a record, with the bytes it brings and without those it lets go."""
         now = self._clock.wall_ms()
-        return await self._write(lambda on: admissions.undisturbed(lambda: admissions.amend(on, amendment, now)))
+        return await self._write(lambda on: undisturbed(lambda: changes.amend(on, amendment, now)))
 
     async def create(self, new: NewStream) -> None:
         """A stream with its past, all of it or nothing."""
         now = self._clock.wall_ms()
-        await self._write(lambda on: admissions.undisturbed(lambda: admissions.create(on, new, now)))
+        await self._write(lambda on: undisturbed(lambda: changes.create(on, new, now)))
 
     # --- claims
 
@@ -511,7 +523,21 @@ class PostgresStore:
 
     async def stream(self, stream: StreamId) -> StreamInfo | None:
         """One stream's row."""
-        return await self._read(lambda on: reads.stream(on, self._leases, stream))
+        self._open()
+        return await self._looks.submit(stream)
+
+    async def _look_together(self, queue: deque[LookJob]) -> bool:
+        jobs = [queue.popleft() for _ in range(min(len(queue), MAX_LOOKS))]
+        try:
+            found = await self._read(lambda on: reads.named(on, self._leases, {job.item for job in jobs}))
+        except Exception as problem:  # noqa: BLE001 - also a bug: it must not stop the lane
+            _fail_jobs(jobs, problem)
+        else:
+            for job in jobs:
+                job.result = found.get(job.item)
+        for job in jobs:
+            job.settle()
+        return True
 
     async def streams(
         self,
@@ -548,36 +574,43 @@ class PostgresStore:
         """Forget a snapshot; nothing else changes."""
         await self._write(lambda on: on.all("snapshot_drop", stream))
 
-    async def delete(self, stream: StreamId, *, beside: tuple[StreamId, ...] = (), edges: tuple[str, ...] = ()) -> bool:
+    async def delete(
+        self,
+        stream: StreamId,
+        *,
+        beside: tuple[StreamId, ...] = (),
+        edges: tuple[str, ...] = (),
+        sends: tuple[Delivery, ...] = (),
+    ) -> bool:
         """Remove a stream and everything it owns. Its dead rows go when the server sweeps its tables."""
         now = self._clock.wall_ms()
-        return await self._write(
-            lambda on: admissions.undisturbed(lambda: admissions.delete(on, stream, beside, edges, now))
+        deleted = await self._write(
+            lambda on: undisturbed(lambda: changes.delete(on, stream, (beside, edges, sends), now))
         )  # fmt: skip
+        await self.live.forget(stream)
+        return deleted
 
     # --- promises and secrets
 
     async def promise(self, promise: PromiseState) -> PromiseState:
         """Create a promise if it does not exist; the stored one is returned."""
-        return await self._write(lambda on: admissions.undisturbed(lambda: admissions.make_promise(on, promise)))
+        return await self._write(lambda on: undisturbed(lambda: promises.make_promise(on, promise)))
 
     async def resolve(
         self, promise: PromiseId, resolution: Resolution, *, now: int, make: PromiseState | None = None
     ) -> Resolved:
         """Answer a promise: the first answer stands, and every stream that waits for it is woken with it."""
-        return await self._write(
-            lambda on: admissions.undisturbed(lambda: admissions.resolve(on, promise, resolution, now, make))
-        )
+        return await self._write(lambda on: undisturbed(lambda: promises.resolve(on, promise, resolution, now, make)))
 
     async def resolve_all(
         self, answers: Sequence[tuple[PromiseState, Resolution]], *, now: int
     ) -> dict[PromiseId, Resolution]:
         """Answer several promises, all of them or none; what stood in the way."""
-        return await self._write(lambda on: admissions.undisturbed(lambda: admissions.resolve_all(on, answers, now)))
+        return await self._write(lambda on: undisturbed(lambda: promises.resolve_all(on, answers, now)))
 
     async def peek(self, promise: PromiseId) -> PromiseState | None:
         """A promise as it is now."""
-        return await self._read(lambda on: admissions.read_promise(on, promise))
+        return await self._read(lambda on: promises.read_promise(on, promise))
 
     async def asked(
         self, *, tenant: Tenant, limit: int, after: tuple[int, PromiseId] | None = None
@@ -591,11 +624,11 @@ class PostgresStore:
 
     async def now(self) -> int:
         """The server's clock."""
-        return await self._read(admissions.server_now)
+        return await self._read(promises.server_now)
 
     async def secret(self, name: str) -> bytes:
         """32 random bytes of this store."""
-        return await self._write(lambda on: admissions.secret(on, name))
+        return await self._write(lambda on: promises.secret(on, name))
 
     # --- blobs, change, health
 
@@ -621,7 +654,7 @@ def _fail(chains: Sequence[appends.Chain], problem: Exception) -> None:
         _fail_jobs(chain.jobs, problem)
 
 
-def _fail_jobs(jobs: Sequence[appends.AppendJob] | Sequence[admissions.AdmitJob], problem: Exception) -> None:
+def _fail_jobs(jobs: Sequence[Job[Any, Any]], problem: Exception) -> None:
     for job in jobs:
         job.error = problem
 

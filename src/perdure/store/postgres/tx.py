@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 
 from perdure.store.postgres.driver import Cells, Connection
-from perdure.store.protocol import Counters
+from perdure.store.shapes import Counters
 
 
 class Session:
@@ -16,10 +17,12 @@ class Session:
         self.connection = connection
         self.counters = counters
         self._queries = queries
+        self.asked_at = time.monotonic()
 
     async def all(self, name: str, *values: object) -> list[Cells]:
         """Every row."""
         self.counters.statements += 1
+        self.asked_at = time.monotonic()
         return await self.connection.fetch(self._queries[name], *values)
 
     async def one(self, name: str, *values: object) -> Cells:
@@ -30,6 +33,7 @@ class Session:
     async def script(self, sql: str) -> None:
         """Run statements that take no values."""
         self.counters.statements += 1
+        self.asked_at = time.monotonic()
         await self.connection.execute(sql)
 
     @asynccontextmanager

@@ -19,14 +19,13 @@ from perdure.commit.plan import (
     key_taken,
     lease_lost,
     recall,
-    sent_as,
 )
-from perdure.errors import Error
 from perdure.ids import PromiseId, Seq, stream_names
-from perdure.inbox.admit import Delivery
-from perdure.store.sqlite.admissions import deliver, read_promise, refer
+from perdure.store.sqlite.admissions import send
 from perdure.store.sqlite.claims import extend
 from perdure.store.sqlite.log import find_row, log_rows, write_log
+from perdure.store.sqlite.promises import read_promise
+from perdure.store.sqlite.streams import refer, unrefer
 from perdure.store.sqlite.tx import Statements, Tx
 from perdure.vocab.promises import Resolution
 from perdure.vocab.records import Row
@@ -36,7 +35,7 @@ Answers = tuple[tuple[PromiseId, Resolution], ...]
 
 def checks_first(plan: Plan) -> bool:
     """Whether a plan can be refused only before anything of it is written: it takes no key, and nothing of others."""
-    if plan.consume or plan.waits or plan.sends or plan.blobs or plan.concerns_people:
+    if plan.consume or plan.waits or plan.sends or plan.blobs or plan.is_rare:
         return False
     return not [True for entry in plan.entries if entry.key is not None]
 
@@ -59,10 +58,13 @@ def append(tx: Tx, plan: Plan) -> Receipt:
     resolved = _answers(tx, plan.waits) if plan.waits else ()
     last = Seq(first + len(plan.entries) - 1)
     _move(tx, plan, stream, state, last, parked=not resolved)
+    if plan.recovers:
+        tx.run("stream_still_stuck", (last, stream))
     extend(tx, plan.worker)
     tx.plans += 1
     missed = _missed(tx, plan, stream, first)
-    return Receipt(plan.stream, plan.fence, plan.n, first, last, missed, resolved, sent=sent)
+    quiet = not plan.active and tx.one("inbox_some", (stream,)) is None
+    return Receipt(plan.stream, plan.fence, plan.n, first, last, missed, resolved, sent=sent, quiet=quiet)
 
 
 def _side_effects(tx: Tx, plan: Plan, stream: int) -> None:
@@ -75,26 +77,25 @@ def _side_effects(tx: Tx, plan: Plan, stream: int) -> None:
         else:
             tx.run("timer_clear", (stream, timer.name))
     refer(tx, stream, plan.blobs)
+    unrefer(tx, stream, plan.drops)
     if plan.snapshot is not None:
         tx.run("snapshot_put", (stream, plan.snapshot.seq, plan.snapshot.code, plan.snapshot.data))
     if plan.concerns_people:
         _ask_and_use(tx, plan, stream)
+    if plan.prunes is not None:
+        for seq in plan.prunes.places:
+            tx.run("log_prune", (stream, seq))
+        for key in plan.prunes.source_keys:
+            tx.run("admission_prune", (stream, key))
 
 
 def _send(tx: Tx, plan: Plan, stream: int) -> tuple[Sent, ...]:
     """Put what it sends into other inboxes. What is not accepted is noted: the same plan again shall tell the same."""
-    sent = tuple(_deliver(tx, new) for new in plan.sends)
+    sent = tuple(send(tx, new) for new in plan.sends)
     for place, one in enumerate(sent):
         if one.verdict != "accepted":
             tx.run("verdict_insert", (stream, plan.fence, plan.n, place, one.verdict, one.because))
     return sent
-
-
-def _deliver(tx: Tx, new: Delivery) -> Sent:
-    try:
-        return sent_as(deliver(tx, new))
-    except Error as refusal:
-        return Sent("discarded", refusal.code)
 
 
 def _sent_before(tx: Tx, plan: Plan, stream: int) -> tuple[Sent, ...]:

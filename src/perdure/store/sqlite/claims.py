@@ -9,7 +9,7 @@ from dataclasses import astuple, dataclass
 from perdure.errors import Code, Error
 from perdure.ids import Fence, StreamId, WorkerId
 from perdure.store.permits import Ask, Permit, allot
-from perdure.store.protocol import Claim, Held, Ready, Serves
+from perdure.store.shapes import Claim, Held, Ready, Serves
 from perdure.store.sqlite.leases import Leases, WorkerRow
 from perdure.store.sqlite.tx import Statements, Tx
 

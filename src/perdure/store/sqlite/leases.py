@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from perdure.clock import Clock
 from perdure.ids import WorkerId
 from perdure.store.locks import WorkerLocks
-from perdure.store.protocol import PATIENCE_MS, WorkerInfo
+from perdure.store.shapes import PATIENCE_MS, WorkerInfo
 from perdure.vocab.records import FORMAT
 
 RENEWAL_PAUSE_MS = 1_000

@@ -10,6 +10,9 @@ INSERT INTO log (stream, seq, at, kind, version, key, fence, n, data) VALUES (?,
 UPDATE streams SET last_seq = ?, n = ?, owner = ?, active = ?, parked = ?, format = ?, updated_at = ?,
     served_at = ? WHERE id = ?
 
+-- name: stream_still_stuck
+UPDATE streams SET stuck_seq = ? WHERE id = ?
+
 -- name: inbox_consume
 DELETE FROM inbox WHERE id = ? AND stream = ?
 
@@ -153,12 +156,21 @@ INSERT INTO inbox (stream, source_key, at, came_at, news, data) VALUES (?, ?, ?,
 -- name: inbox_last
 SELECT coalesce(max(id), 0) FROM inbox WHERE stream = ?
 
+-- name: inbox_some
+SELECT 1 FROM inbox WHERE stream = ? LIMIT 1
+
 -- name: inbox_read
 SELECT i.id, i.source_key, i.data, i.at FROM streams AS s JOIN inbox AS i ON i.stream = s.id
 WHERE s.stream = ? ORDER BY i.id
 
 -- name: verdict_insert
 INSERT INTO verdicts (stream, fence, n, place, verdict, because) VALUES (?, ?, ?, ?, ?, ?)
+
+-- name: log_prune
+DELETE FROM log WHERE stream = ? AND seq = ?
+
+-- name: admission_prune
+DELETE FROM admissions WHERE stream = ? AND source_key = ?
 
 -- name: verdicts_read
 SELECT place, verdict, because FROM verdicts WHERE stream = ? AND fence = ? AND n = ?

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
 
-from perdure.store.protocol import Counters
+from perdure.store.shapes import Counters
 from perdure.store.sqlite.failures import failure
 from perdure.store.sqlite.migrate import connect
 from perdure.store.sqlite.tx import Statements

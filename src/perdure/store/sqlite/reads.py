@@ -11,11 +11,11 @@ from perdure.commit.changes import Pause
 from perdure.commit.plan import Blob, Snapshot
 from perdure.errors import Code, Error
 from perdure.ids import BlobHash, PromiseId, Seq, StreamId, Tenant, WorkerId
-from perdure.store.protocol import Diagnosis, InboxRow, Loaded, StreamInfo
-from perdure.store.sqlite.admissions import promise_state
+from perdure.store.shapes import Diagnosis, InboxRow, Loaded, StreamInfo
 from perdure.store.sqlite.claims import find_worker, list_workers
 from perdure.store.sqlite.leases import Leases
 from perdure.store.sqlite.log import find_row, log_rows
+from perdure.store.sqlite.promises import promise_state
 from perdure.store.sqlite.schema import SCHEMA_VERSION
 from perdure.store.sqlite.tx import Cells, Statements
 from perdure.vocab.promises import PromiseState

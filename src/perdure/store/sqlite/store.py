@@ -20,7 +20,8 @@ from perdure.ids import BlobHash, PromiseId, Seq, StreamId, Tenant, WorkerId
 from perdure.inbox.admit import Admission, Delivery, stream_unknown
 from perdure.store.locks import WorkerLocks, boot_id
 from perdure.store.permits import Ask, Permit
-from perdure.store.protocol import (
+from perdure.store.release import THIS, Release
+from perdure.store.shapes import (
     EVERYTHING,
     START,
     Annotated,
@@ -37,10 +38,10 @@ from perdure.store.protocol import (
     StreamInfo,
     WorkerInfo,
 )
-from perdure.store.release import THIS, Release
-from perdure.store.sqlite import admissions, appends, claims, reads
+from perdure.store.sqlite import admissions, appends, changes, claims, promises, reads
 from perdure.store.sqlite.failures import failure
 from perdure.store.sqlite.leases import Leases, WorkerRow
+from perdure.store.sqlite.live import SqliteChannel
 from perdure.store.sqlite.migrate import Synchronous, connect, empty_wal, prepare
 from perdure.store.sqlite.readers import Readers
 from perdure.store.sqlite.tx import Statements, Tx
@@ -86,6 +87,7 @@ class SqliteStore:
         self._readers: Readers | None = None
         self._forked = False
         self._look_s = 0.0
+        self.live = SqliteChannel(self.path)
         _living.add(self)
 
     async def open(self) -> None:
@@ -133,6 +135,7 @@ class SqliteStore:
         if self._forked or writer is None or readers is None:
             return
         await readers.blocking(writer.close)
+        await readers.blocking(self.live.close)
         readers.close()
         self._leases.forget_all()
 
@@ -262,35 +265,35 @@ class SqliteStore:
 
     async def annotate(self, stream: StreamId, entry: Entry, *, label: Label | None = None) -> Annotated:
         """Append an admitted record, by anyone, unfenced. `entry.key` decides: the first one stands."""
-        return await self._write(lambda tx: admissions.annotate(tx, stream, entry, label))
+        return await self._write(lambda tx: changes.annotate(tx, stream, entry, label))
 
     async def annotate_all(self, notes: Sequence[Note]) -> tuple[Annotated, ...]:
         """Append admitted records to several streams: all or nothing."""
         return await self._write(
-            lambda tx: tuple(admissions.annotate(tx, note.stream, note.entry, note.label) for note in notes)
+            lambda tx: tuple(changes.annotate(tx, note.stream, note.entry, note.label) for note in notes)
         )
 
     async def intervene(self, intervention: Intervention) -> Intervened:
         """Do something to a stream from outside, in one transaction."""
         new = intervention.delivery
         weight = sum(len(blob.data) for blob in new.blobs) if new is not None else 0
-        return await self._write(lambda tx: admissions.intervene(tx, intervention), weight=weight)
+        return await self._write(lambda tx: changes.intervene(tx, intervention), weight=weight)
 
     async def redact(self, redaction: Redaction) -> Annotated:
         """Take what a record said out of the file and out of its write-ahead log; once."""
-        noted = await self._write(lambda tx: admissions.redact(tx, redaction))
+        noted = await self._write(lambda tx: changes.redact(tx, redaction))
         await self._reading().blocking(self._empty_wal)
         return noted
 
     async def amend(self, amendment: Amendment) -> Annotated:
         """Add a record, with the bytes it brings and without those it lets go."""
         weight = len(amendment.entry.data) + sum(len(blob.data) for blob in amendment.blobs)
-        return await self._write(lambda tx: admissions.amend(tx, amendment), weight=weight)
+        return await self._write(lambda tx: changes.amend(tx, amendment), weight=weight)
 
     async def create(self, new: NewStream) -> None:
         """A stream with its past, all of it or nothing."""
         weight = sum(len(entry.data) for entry in new.entries) + sum(len(blob.data) for blob in new.blobs)
-        await self._write(lambda tx: admissions.create(tx, new), weight=weight)
+        await self._write(lambda tx: changes.create(tx, new), weight=weight)
 
     async def claim(self, stream: StreamId, worker: WorkerId) -> Claim | Held | None:
         """Take a stream that no live worker holds (or that this worker holds). Raises the fence."""
@@ -397,11 +400,19 @@ class SqliteStore:
         """Forget a snapshot; nothing else changes."""
         await self._write(lambda tx: tx.run("snapshot_drop", (stream,)))
 
-    async def delete(self, stream: StreamId, *, beside: tuple[StreamId, ...] = (), edges: tuple[str, ...] = ()) -> bool:
+    async def delete(
+        self,
+        stream: StreamId,
+        *,
+        beside: tuple[StreamId, ...] = (),
+        edges: tuple[str, ...] = (),
+        sends: tuple[Delivery, ...] = (),
+    ) -> bool:
         """Remove a stream and everything it owns, physically: out of the file and out of its write-ahead log."""
-        deleted, *others = await self._write(lambda tx: admissions.delete_all(tx, (stream, *beside), edges))
+        deleted, *others = await self._write(lambda tx: changes.delete_all(tx, (stream, *beside), edges, sends))
         if deleted or any(others):
             await self._reading().blocking(self._empty_wal)
+            await self.live.forget(stream)
         return deleted
 
     def _empty_wal(self) -> None:
@@ -421,23 +432,23 @@ class SqliteStore:
 
     async def promise(self, promise: PromiseState) -> PromiseState:
         """Create a promise if it does not exist; the stored one is returned."""
-        return await self._write(lambda tx: admissions.make_promise(tx, promise))
+        return await self._write(lambda tx: promises.make_promise(tx, promise))
 
     async def resolve(
         self, promise: PromiseId, resolution: Resolution, *, now: int, make: PromiseState | None = None
     ) -> Resolved:
         """Answer a promise: the first answer stands, and every stream that waits for it is woken with it."""
-        return await self._write(lambda tx: admissions.resolve(tx, promise, resolution, now, make))
+        return await self._write(lambda tx: promises.resolve(tx, promise, resolution, now, make))
 
     async def resolve_all(
         self, answers: Sequence[tuple[PromiseState, Resolution]], *, now: int
     ) -> dict[PromiseId, Resolution]:
         """Answer several promises, all of them or none; what stood in the way."""
-        return await self._write(lambda tx: admissions.resolve_all(tx, answers, now))
+        return await self._write(lambda tx: promises.resolve_all(tx, answers, now))
 
     async def peek(self, promise: PromiseId) -> PromiseState | None:
         """A promise as it is now."""
-        return self._reading().point(lambda on: admissions.read_promise(on, promise))
+        return self._reading().point(lambda on: promises.read_promise(on, promise))
 
     async def asked(
         self, *, tenant: Tenant, limit: int, after: tuple[int, PromiseId] | None = None
@@ -455,7 +466,7 @@ class SqliteStore:
 
     async def secret(self, name: str) -> bytes:
         """32 random bytes of this file."""
-        return await self._write(lambda tx: admissions.secret(tx, name))
+        return await self._write(lambda tx: promises.secret(tx, name))
 
     # --- blobs, change, health
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from perdure.clock import Clock
-from perdure.store.protocol import Counters
+from perdure.store.shapes import Counters
 from perdure.store.sqlite.leases import Leases
 from perdure.store.sqlite.schema import QUERIES
 

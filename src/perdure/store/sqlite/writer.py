@@ -22,7 +22,7 @@ from typing import Generic, TypeVar
 from perdure.clock import Clock
 from perdure.errors import Code, Error
 from perdure.store.answer import Answer
-from perdure.store.protocol import Counters
+from perdure.store.shapes import Counters
 from perdure.store.sqlite.failures import failure, is_busy, is_io
 from perdure.store.sqlite.leases import Leases
 from perdure.store.sqlite.migrate import patiently

@@ -21,8 +21,10 @@ from perdure.testing.laws.inbox import InboxLaws
 from perdure.testing.laws.interventions import InterventionLaws
 from perdure.testing.laws.leases import LeaseLaws
 from perdure.testing.laws.listing import ListingLaws
+from perdure.testing.laws.live import LiveLaws
 from perdure.testing.laws.permits import PermitLaws
 from perdure.testing.laws.promises import PromiseLaws
+from perdure.testing.laws.prunes import PruneLaws
 from perdure.testing.laws.queues import QueueLaws
 from perdure.testing.laws.receipts import ReceiptLaws
 from perdure.testing.laws.sends import SendLaws
@@ -50,6 +52,8 @@ class StoreLaws(
     ChangeLaws,
     InterventionLaws,
     AmendmentLaws,
+    PruneLaws,
+    LiveLaws,
 ):
     """Subclass, provide `bench`, inherit every law."""
 

@@ -8,7 +8,7 @@ import pytest
 from perdure.commit.plan import Ask
 from perdure.errors import Code, Error
 from perdure.ids import DEFAULT_TENANT, PromiseId, StreamId, Tenant
-from perdure.store.protocol import Accepted, AlreadyResolved
+from perdure.store.shapes import Accepted, AlreadyResolved
 from perdure.testing.laws.bench import ANN, Bench, Hold, held, note, notes, promised, refusal, take
 from perdure.vocab.promises import Cancelled, Ok, PromiseState, TimedOut
 

@@ -8,13 +8,14 @@ from typing import Protocol, Self, TypedDict, Unpack
 
 from msgspec.structs import replace
 
-from perdure.commit.plan import Ask, Blob, ClearTimer, Entry, Plan, SetTimer, Snapshot
+from perdure.commit.plan import Ask, Blob, ClearTimer, Entry, Plan, Prune, Receipt, SetTimer, Snapshot
 from perdure.errors import Code, Error
 from perdure.ids import DEFAULT_TENANT, BlobHash, Fence, InputId, PromiseId, Seq, SessionId, StreamId, TurnId, WorkerId
 from perdure.ids import session_stream as _session_stream
 from perdure.inbox.admit import Delivery, delivery
 from perdure.inbox.items import Input
-from perdure.store.protocol import Claim, Store
+from perdure.store.protocol import Store
+from perdure.store.shapes import Claim
 from perdure.testing.clock import ManualClock
 from perdure.vocab.messages import Text
 from perdure.vocab.promises import PromiseState
@@ -111,6 +112,11 @@ def shown(stream: StreamId, *blobs: Blob, refers: tuple[BlobHash, ...] = (), key
     return replace(said(stream, f"see {key}", key=key), blobs=blobs, refers=refers)
 
 
+def repeated(first: Receipt) -> Receipt:
+    """The receipt of a plan that was written before."""
+    return replace(first, replayed=True, quiet=False)
+
+
 class Extras(TypedDict, total=False):
     """What a plan may hold beside records."""
 
@@ -119,6 +125,7 @@ class Extras(TypedDict, total=False):
     waits: tuple[PromiseId, ...]
     sends: tuple[Delivery, ...]
     blobs: tuple[Blob, ...]
+    drops: tuple[BlobHash, ...]
     snapshot: Snapshot
     known_seq: Seq
     active: bool
@@ -126,6 +133,8 @@ class Extras(TypedDict, total=False):
     asks: tuple[Ask, ...]
     uses: tuple[PromiseId, ...]
     unless: tuple[str, ...]
+    recovers: bool
+    prunes: Prune
 
 
 @dataclass(slots=True)

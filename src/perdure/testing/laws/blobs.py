@@ -58,3 +58,27 @@ class BlobLaws:
         two = await held(bench, "two")
         await bench.store.append(two.plan(blobs=(PICTURE,)))
         assert await bench.store.blob(PICTURE.hash) == PICTURE
+
+    async def test_an_append_lets_bytes_go_once_nobody_else_refers_to_them(self, bench: Bench) -> None:
+        one, two = await held(bench, "one"), await held(bench, "two")
+        await bench.store.append(one.plan(blobs=(PICTURE,)))
+        await bench.store.append(two.plan(blobs=(PICTURE,)))
+        letting_go = one.plan(note("a"), drops=(PICTURE.hash,))
+        await bench.store.append(letting_go)
+        with pytest.raises(Error, match="blob_unknown"):
+            await bench.store.blob(PICTURE.hash, stream=one.stream)
+        assert await bench.store.blob(PICTURE.hash, stream=two.stream) == PICTURE
+        await bench.store.append(one.plan(note("b"), blobs=(PICTURE,)))
+        assert (await bench.store.append(letting_go)).replayed
+        assert await bench.store.blob(PICTURE.hash, stream=one.stream) == PICTURE, "a receipt is no second drop"
+        await bench.store.append(one.plan(drops=(PICTURE.hash,)))
+        await bench.store.append(two.plan(drops=(PICTURE.hash,)))
+        with pytest.raises(Error, match="blob_unknown"):
+            await bench.store.blob(PICTURE.hash)
+
+    async def test_a_refused_append_lets_nothing_go(self, bench: Bench) -> None:
+        one = await held(bench, "one")
+        await bench.store.append(one.plan(note("a", key="k"), blobs=(PICTURE,)))
+        with pytest.raises(Error, match="gate_closed"):
+            await bench.store.append(one.plan(note("b", key="k"), drops=(PICTURE.hash,)))
+        assert await (await bench.reopen()).blob(PICTURE.hash, stream=one.stream) == PICTURE

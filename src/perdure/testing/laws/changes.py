@@ -14,7 +14,8 @@ from perdure.errors import Code, Error
 from perdure.ids import DEFAULT_TENANT, BlobHash, InputId, PromiseId, Seq, SessionId, Tenant, TurnId, session_stream
 from perdure.inbox.admit import Admitted, Conflict, Duplicate
 from perdure.inbox.items import Wake
-from perdure.store.protocol import AlreadyResolved, Store
+from perdure.store.protocol import Store
+from perdure.store.shapes import AlreadyResolved
 from perdure.testing.laws.bench import (
     ANN,
     BOB,
@@ -29,8 +30,9 @@ from perdure.testing.laws.bench import (
     stream_of,
     take,
 )
+from perdure.vocab.log_keys import redaction_key
 from perdure.vocab.promises import Ok, PromiseState
-from perdure.vocab.records import CancelRequested, RecordRedacted, SessionOpened, redaction_key, write
+from perdure.vocab.records import CancelRequested, RecordRedacted, SessionOpened, write
 
 PICTURE = blob_of(bytes(range(256)) * 40, "image/png")
 LETTER = blob_of(b"dear all", "text/plain")

@@ -12,7 +12,8 @@ from perdure.commit.plan import SetTimer
 from perdure.errors import Code, Error
 from perdure.ids import Fence, PromiseId, Seq, StreamId, WorkerId
 from perdure.inbox.admit import Admitted, wake
-from perdure.store.protocol import PATIENCE_MS, Claim, Held, Ready, Serves, Store
+from perdure.store.protocol import Store
+from perdure.store.shapes import PATIENCE_MS, Claim, Held, Ready, Serves
 from perdure.testing.laws.bench import (
     ANN,
     BOB,
@@ -79,6 +80,21 @@ class ClaimLaws:
         assert isinstance(claim, Claim)
         assert claim.takeovers == 0
         assert await take_over(bench, hold.stream, "6") == 1
+
+    async def test_noting_what_a_lost_worker_left_is_no_progress(self, bench: Bench) -> None:
+        hold = await held(bench)
+        await bench.store.append(hold.plan(note("begun"), active=True))
+
+        async def again(by: str) -> Hold:
+            claim = await bench.store.claim(hold.stream, WorkerId(by))
+            assert isinstance(claim, Claim)
+            return Hold(hold.stream, WorkerId(by), claim.fence)
+
+        for n, by in enumerate("123", start=1):
+            assert await take_over(bench, hold.stream, by) == n
+            await bench.store.append((await again(by)).plan(note("the last is gone"), active=True, recovers=True))
+        await bench.store.append((await again("3")).plan(note("further"), active=True))
+        assert await take_over(bench, hold.stream, "4") == 1
 
     async def test_a_suspect_is_what_more_than_one_owner_left_behind_without_a_record(self, bench: Bench) -> None:
         hold = await held(bench)

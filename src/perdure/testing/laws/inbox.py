@@ -13,7 +13,7 @@ from perdure.errors import Code, Error
 from perdure.ids import InputId, PromiseId, Tenant, TurnId, process_stream
 from perdure.inbox.admit import Admitted, Conflict, Duplicate, Opening
 from perdure.inbox.items import Input
-from perdure.store.protocol import Claim
+from perdure.store.shapes import Claim, claimed
 from perdure.testing.laws.bench import (
     ANN,
     BOB,
@@ -48,6 +48,47 @@ class InboxLaws:
         (row,) = await bench.store.inbox(stream)
         assert (row.id, row.stream, row.source_key, row.at) == (admission.inbox_id, stream, "key-hello", 5)
         assert row.item == said(stream, "hello").item
+
+    async def test_who_opens_a_stream_and_has_it_knows_what_is_in_it(self, bench: Bench) -> None:
+        await enlist(bench, ANN)
+        process = replace(
+            said(process_stream(Tenant("default"), "p"), "go", agent="code"),
+            opening=Opening(kind_of(TitleSet(title="a")), write(TitleSet(title="a"))),
+        )
+        for new in (said(stream_of("one"), "hello"), process):
+            admission = await bench.store.admit(new, claim_for=ANN)
+            assert isinstance(admission, Admitted)
+            claim = claimed(new, admission)
+            assert claim is not None
+            assert claim.loaded == await bench.store.load(new.stream, code="")
+
+    async def test_who_does_not_open_a_stream_does_not_know_what_is_in_it(self, bench: Bench) -> None:
+        await enlist(bench, ANN)
+        await enlist(bench, BOB)
+        stream = await open_stream(bench.store, "one")
+        later = said(stream, "more")
+        admission = await bench.store.admit(later, claim_for=ANN)
+        assert isinstance(admission, Admitted)
+        claim = claimed(later, admission)
+        assert claim is not None
+        assert claim.loaded is None
+        new = [said(stream_of("two"), text) for text in ("first", "second", "third")]
+        admissions = await asyncio.gather(*(bench.store.admit(one, claim_for=BOB) for one in new))
+        for one, told in zip(new, admissions, strict=True):
+            assert isinstance(told, Admitted)
+            claim = claimed(one, told)
+            if claim is not None and claim.loaded is not None:  # then it was alone, and others came behind it
+                assert claim.loaded.inbox == (await bench.store.inbox(one.stream))[:1]
+
+    async def test_what_shall_open_a_stream_goes_into_none_that_exists(self, bench: Bench) -> None:
+        await enlist(bench, ANN)
+        first, second = said(stream_of("one"), "hello"), said(stream_of("one"), "more")
+        assert isinstance(await bench.store.admit(replace(first, fresh=True), claim_for=ANN), Admitted)
+        for again in (first, second, replace(second, blobs=(PICTURE,))):
+            assert await bench.store.admit(replace(again, fresh=True), claim_for=ANN) == Conflict(again.source_key)
+        assert len(await bench.store.inbox(first.stream)) == 1
+        assert isinstance(await bench.store.admit(first), Duplicate)
+        assert isinstance(await bench.store.admit(second), Admitted)
 
     async def test_a_delivery_may_say_with_which_record_its_stream_opens(self, bench: Bench) -> None:
         stream, first = process_stream(Tenant("default"), "p"), TitleSet(title="the first word")

@@ -55,6 +55,54 @@ class InterventionLaws:
         assert notes(await bench.store.read(stream)) == []
         assert await bench.store.inbox(stream) == (waiting,)
 
+    async def test_what_it_sends_to_others_is_written_with_it(self, bench: Bench) -> None:
+        stream, other = await open_stream(bench.store, "one"), await open_stream(bench.store, "two")
+        gone = await open_stream(bench.store, "gone")
+        await bench.store.delete(gone)
+        sends = (said(gone, "nobody", agent=None), said(other, "news", agent=None))
+        new = said(stream, "stop", agent=None)
+        done = await bench.store.intervene(Intervention(stream, delivery=new, notes=(note("a"),), sends=sends))
+        assert done.done
+        assert [row.source_key for row in await bench.store.inbox(other)] == ["key-hello", "key-news"]
+        assert await bench.store.stream(gone) is None, "nobody is brought back to be told something"
+        again = Intervention(stream, delivery=new, notes=(note("b"),), sends=(said(other, "more", agent=None),))
+        assert not (await bench.store.intervene(again)).done
+        assert len(await bench.store.inbox(other)) == 2
+        assert notes(await bench.store.read(stream)) == [(2, "a")]
+
+    async def test_nothing_is_done_once_a_key_that_forbids_it_is_taken(self, bench: Bench) -> None:
+        stream, other = await open_stream(bench.store, "one"), await open_stream(bench.store, "two")
+        await bench.store.annotate(stream, note("over", key="end"))
+        late = Intervention(
+            stream,
+            delivery=said(stream, "late", agent=None),
+            notes=(note("late"),),
+            sends=(said(other, "late", agent=None),),
+            unless=("else", "end"),
+        )
+        done = await bench.store.intervene(late)
+        assert (done.done, done.admission) == (False, None)
+        assert notes(await bench.store.read(stream)) == [(2, "over")]
+        assert [len(await bench.store.inbox(one)) for one in (stream, other)] == [1, 1]
+
+    async def test_of_many_that_end_it_at_once_one_tells_others(self, bench: Bench) -> None:
+        stream, other = await open_stream(bench.store, "one"), await open_stream(bench.store, "two")
+
+        def ends(number: int) -> Intervention:
+            return Intervention(
+                stream,
+                delivery=said(stream, f"end {number}", agent=None),
+                notes=(note(f"end {number}", key="end"),),
+                sends=(said(other, f"end {number}", agent=None),),
+                unless=("end",),
+            )
+
+        stores = [bench.store, await bench.reopen()]
+        done = await asyncio.gather(*(stores[number % 2].intervene(ends(number)) for number in range(8)))
+        (winner,) = (number for number, one in enumerate(done) if one.done)
+        assert notes(await bench.store.read(stream)) == [(2, f"end {winner}")]
+        assert [row.source_key for row in await bench.store.inbox(other)] == ["key-hello", f"key-end {winner}"]
+
     async def test_rows_are_withdrawn_together_or_not_at_all(self, bench: Bench) -> None:
         stream = await open_stream(bench.store, "one")
         await bench.store.admit(said(stream, "two"))

@@ -8,7 +8,7 @@ from perdure.errors import Code
 from perdure.ids import WorkerId
 from perdure.inbox.admit import Admitted
 from perdure.store.permits import Ask
-from perdure.store.protocol import Claim, Held
+from perdure.store.shapes import Claim, Held
 from perdure.testing.laws.bench import (
     ANN,
     BOB,

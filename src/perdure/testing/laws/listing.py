@@ -15,7 +15,7 @@ from perdure.ids import DEFAULT_TENANT, SessionId, StreamId, Tenant, session_str
 from perdure.inbox.admit import Admitted, Conflict, Duplicate
 from perdure.store.protocol import Store
 from perdure.testing.laws.bench import Bench, held, note, notes, open_stream, said, stream_of
-from perdure.vocab.records import PROCESS_END
+from perdure.vocab.log_keys import PROCESS_END
 
 
 def end(text: str = "over") -> Entry:

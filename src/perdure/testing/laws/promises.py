@@ -12,7 +12,7 @@ from perdure.commit.plan import SetTimer
 from perdure.errors import Code, Error
 from perdure.ids import PromiseId
 from perdure.inbox.items import Wake
-from perdure.store.protocol import Accepted, AlreadyResolved, Unknown
+from perdure.store.shapes import Accepted, AlreadyResolved, Unknown
 from perdure.testing.laws.bench import (
     ANN,
     BOB,

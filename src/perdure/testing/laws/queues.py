@@ -11,7 +11,8 @@ from msgspec.structs import replace
 from perdure.commit.plan import SetTimer
 from perdure.errors import Code, Error
 from perdure.ids import Fence, Seq, SessionId, StreamId, Tenant, WorkerId, session_stream, stream_names
-from perdure.store.protocol import EVERYTHING, Claim, Place, Ready, Serves, Store
+from perdure.store.protocol import Store
+from perdure.store.shapes import EVERYTHING, Claim, Place, Ready, Serves
 from perdure.testing.laws.bench import ANN, BOB, Bench, Hold, enlist, held, note, parked, said, stream_of, take
 
 

@@ -8,7 +8,20 @@ from msgspec.structs import replace
 from perdure.commit.plan import SetTimer
 from perdure.errors import Code
 from perdure.ids import Seq
-from perdure.testing.laws.bench import ANN, BOB, Bench, enlist, held, note, notes, refusal, said, stream_of, take
+from perdure.testing.laws.bench import (
+    ANN,
+    BOB,
+    Bench,
+    enlist,
+    held,
+    note,
+    notes,
+    refusal,
+    repeated,
+    said,
+    stream_of,
+    take,
+)
 
 
 class ReceiptLaws:
@@ -20,7 +33,7 @@ class ReceiptLaws:
         first = await bench.store.append(plan)
         again = await bench.store.append(plan)
         assert not first.replayed
-        assert again == replace(first, replayed=True)
+        assert again == repeated(first)
         assert notes(await bench.store.read(hold.stream)) == [(2, "a"), (3, "b")]
 
     async def test_the_same_plan_long_after_returns_the_first_receipt(self, bench: Bench) -> None:
@@ -29,7 +42,7 @@ class ReceiptLaws:
         first = await bench.store.append(plan)
         for text in "bcd":
             await bench.store.append(hold.plan(note(text)))
-        assert await bench.store.append(plan) == replace(first, replayed=True)
+        assert await bench.store.append(plan) == repeated(first)
         assert notes(await bench.store.read(hold.stream)) == [(2, "a"), (3, "b"), (4, "c"), (5, "d")]
 
     async def test_the_same_plan_again_delivers_and_sets_nothing_again(self, bench: Bench) -> None:
@@ -40,7 +53,7 @@ class ReceiptLaws:
         plan = hold.plan(consume=(row.id,), sends=(said(there, "out"),), timers=(SetTimer("t", 9),), known_seq=Seq(1))
         first = await bench.store.append(plan)
         again = await bench.store.append(plan)
-        assert again == replace(first, replayed=True)
+        assert again == repeated(first)
         assert len(await bench.store.inbox(there)) == 1
         assert await bench.store.inbox(hold.stream) == ()
 
@@ -48,7 +61,7 @@ class ReceiptLaws:
         hold = await held(bench)
         plan = hold.parting(note("bye"))
         first = await bench.store.append(plan)
-        assert await bench.store.append(plan) == replace(first, replayed=True)
+        assert await bench.store.append(plan) == repeated(first)
         assert notes(await bench.store.read(hold.stream)) == [(2, "bye")]
 
     async def test_a_lost_reply_is_answered_even_after_another_owner_took_over(self, bench: Bench) -> None:
@@ -59,7 +72,7 @@ class ReceiptLaws:
         await enlist(bench, BOB)
         successor = await take(bench.store, hold.stream, BOB)
         await bench.store.append(successor.plan(note("b")))
-        assert await bench.store.append(plan) == replace(first, replayed=True)
+        assert await bench.store.append(plan) == repeated(first)
         assert notes(await bench.store.read(hold.stream)) == [(2, "a"), (3, "b")]
 
     async def test_other_content_under_a_used_number_is_a_conflict(self, bench: Bench) -> None:
@@ -119,4 +132,26 @@ class ReceiptLaws:
         await bench.store.annotate(hold.stream, note("later"))
         again = await bench.store.append(plan)
         assert notes(again.missed) == [(2, "theirs")]
-        assert again == replace(first, replayed=True)
+        assert again == repeated(first)
+
+    async def test_a_receipt_tells_that_nothing_is_left_to_do(self, bench: Bench) -> None:
+        hold = await held(bench)
+        assert not (await bench.store.append(hold.plan(note("at work"), active=True))).quiet
+        assert (await bench.store.append(hold.plan(note("done"), active=False))).quiet
+        await bench.store.admit(said(hold.stream, "more"))
+        await bench.store.admit(said(hold.stream, "and more"))
+        first, second = await bench.store.inbox(hold.stream)
+        assert not (await bench.store.append(hold.plan(note("not yet"), active=False))).quiet
+        assert not (await bench.store.append(hold.plan(note("one"), consume=(first.id,), active=False))).quiet
+        assert not (await bench.store.append(hold.plan(consume=(second.id,), active=True))).quiet
+        assert (await bench.store.append(hold.plan(active=False))).quiet
+
+    async def test_of_appends_that_are_written_together_the_last_tells_that_nothing_is_left(self, bench: Bench) -> None:
+        hold, other = await held(bench), await held(bench, "other")
+        await bench.store.admit(said(hold.stream, "more"))
+        (row,) = await bench.store.inbox(hold.stream)
+        await bench.store.admit(said(other.stream, "more"))
+        begun = bench.store.append(hold.plan(note("begun"), consume=(row.id,), active=True))
+        ended = bench.store.append(hold.plan(note("ended"), active=False))
+        waits = bench.store.append(other.plan(note("ended"), active=False))
+        assert [(await one).quiet for one in (begun, ended, waits)] == [False, True, False]

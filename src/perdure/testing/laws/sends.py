@@ -22,6 +22,7 @@ from perdure.testing.laws.bench import (
     open_stream,
     parked,
     refusal,
+    repeated,
     said,
     stream_of,
     take,
@@ -127,7 +128,7 @@ class SendLaws:
         await open_stream(bench.store, "late")
         await bench.store.delete(gone)
         again = await (await bench.reopen()).append(plan)
-        assert again == replace(first, replayed=True)
+        assert again == repeated(first)
         assert await keys_in(bench, "there") == ["key-hello"]
         assert await keys_in(bench, "late") == ["key-hello"]
         assert await bench.store.stream(gone) is None
@@ -142,7 +143,7 @@ class SendLaws:
         resent = await bench.store.append(successor.plan(note("b"), sends=plan.sends))
         assert first.sent == (ACCEPTED, NOBODY_THERE)
         assert resent.sent == (DUPLICATE, NOBODY_THERE)
-        assert await bench.store.append(plan) == replace(first, replayed=True)
+        assert await bench.store.append(plan) == repeated(first)
         assert await keys_in(bench, "new") == ["key-x"]
 
     async def test_a_refused_plan_sends_nothing(self, bench: Bench) -> None:
@@ -206,6 +207,15 @@ class SendLaws:
             assert sorted(waiting) == sorted(f"key-{sender}-{n}" for sender in names for n in range(1, 6))
         assert [len(await keys_in(bench, f"new-{n}")) for n in range(1, 6)] == [8] * 5
         assert [len(await keys_in(bench, f"also-{n}")) for n in range(1, 6)] == [1] * 5
+
+    async def test_what_a_deletion_sends_is_written_with_it_and_only_if_there_was_something(self, bench: Bench) -> None:
+        gone, there = await open_stream(bench.store, "gone"), await open_stream(bench.store, "there")
+        told = (said(there, "it is gone", agent=None), said(stream_of("nobody"), "hi", agent=None))
+        assert await bench.store.delete(gone, sends=told)
+        assert await keys_in(bench, "there") == ["key-hello", "key-it is gone"]
+        assert await bench.store.stream(stream_of("nobody")) is None
+        assert not await bench.store.delete(gone, sends=(said(there, "again", agent=None),))
+        assert await keys_in(bench, "there") == ["key-hello", "key-it is gone"]
 
     async def test_many_sends_count_for_the_budget(self, bench: Bench) -> None:
         hold = await held(bench)

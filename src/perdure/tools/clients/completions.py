@@ -15,12 +15,14 @@ class DirectRequest:
     """One question: a text, or a whole conversation that ends with a user message.
 
     `key` names the request where it is recorded; without one its content does, and the same request twice is refused.
+    `utility` asks the host's own model for small work, with no settings but those given here.
     """
 
     messages: str | Sequence[Message]
     instructions: str = ""
     settings: Json = None
     key: str = ""
+    utility: bool = False
 
 
 class DirectCompletions(Protocol):

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from perdure.codec import Json
+from perdure.vocab.approvals import Decision
 from perdure.vocab.outcomes import Failed, InDoubt, NotRun, Success, ToolOutput
 from perdure.vocab.tools import ToolManifest
 
@@ -66,5 +67,19 @@ class Dispatch(Protocol):
         Parallel calls go first, serial ones after them and one at a time. `pure` tools run anywhere. What must not run
         twice needs a record of its own: inside a `resumable` body each child is a recorded step, `once` ones included;
         elsewhere a child that is not `pure` is answered with `nested_effect_not_recorded`. One attempt each.
+        """
+        ...
+
+    async def ask(self, step: str, what: str, args: Json) -> Decision | None:
+        """Ask people something through the approvals, as the part of that name of a resumable body. None: nobody
+        answered in time, or nobody is asked any more."""
+        ...
+
+    async def call(self, call: ChildCall, *, step: str) -> ChildResult:
+        """Run one other tool as the step of that name of a resumable body, with its class, approval and doubt policy;
+        or answer it from the log.
+
+        Raises:
+            Error: `durable_effects_unavailable` where the body is not resumable.
         """
         ...

@@ -30,7 +30,7 @@ class SessionProcesses(Protocol):
         session, and with `wake_on_end` its end is said to it. Without an `id` it follows from the call."""
         ...
 
-    async def await_process(self, handle: Json, *, timeout: float | None = None) -> Json:
+    async def await_process(self, handle: Json, *, timeout: float | str | None = None) -> Json:
         """How a process ended: `{"status": "success", "value": …}`, or `failure`, `cancelled`, `abandoned`. A resumable
         tool is parked meanwhile. Waiting is only that: giving it up does not end the process (`result_timeout`)."""
         ...

@@ -76,7 +76,7 @@ class Sessions(Protocol):
         (`input_key_conflict` for another text)."""
         ...
 
-    async def turn_result(self, started: StartedTurn, timeout: float | None = None) -> str:
+    async def turn_result(self, started: StartedTurn, timeout: float | str | None = None) -> str:
         """The text a started turn ended with (`turn_failed` if it was stopped, `result_timeout`).
 
         A turn of this very session is refused: it begins when this one has ended.

@@ -14,10 +14,11 @@ from perdure.effects import keys
 from perdure.errors import Code, Error
 from perdure.ids import DEFAULT_TENANT, CallId, SessionId, Tenant
 from perdure.tools.clients.attachments import Attachments
-from perdure.tools.clients.completions import DirectCompletions
+from perdure.tools.clients.completions import DirectCompletions, DirectRequest
 from perdure.tools.clients.dispatch import Dispatch
 from perdure.tools.clients.process_events import ProcessEvents
 from perdure.tools.clients.processes import SessionProcesses
+from perdure.tools.clients.programs import Programs
 from perdure.tools.clients.sessions import Sessions
 from perdure.tools.clients.triggers import TriggerClient
 from perdure.tools.clients.turn import TurnContext
@@ -41,6 +42,7 @@ class Clients:
     process_events: ProcessEvents | None = None
     processes: Callable[[CallSurface], SessionProcesses] | None = None
     triggers: Callable[[CallSurface], TriggerClient] | None = None
+    programs: Programs | None = None
 
     def __repr__(self) -> str:
         # Presence only, as of everything a context holds.
@@ -160,6 +162,26 @@ class CallSurface:
         """The session's model, outside the conversation."""
         return self._need(self.clients.direct_completions, "direct_completions")(self)
 
+    async def complete(
+        self,
+        question: str,
+        *,
+        source: str,
+        instructions: str = "",
+        utility: bool = False,
+        settings: Json = None,
+        key: str = "",
+    ) -> str:
+        """The text of one answer, outside the conversation: `direct_completions.complete`, for plain questions.
+
+        `source` is on whose account it is counted; `utility` asks the host's own model for small work.
+
+        Raises:
+            ToolError: `direct_completion_failed`, or `service_unavailable` if there is no such model.
+        """
+        asked = DirectRequest(question, instructions, settings, key, utility)
+        return (await self.direct_completions.complete(asked, source)).text
+
     @property
     def process_events(self) -> ProcessEvents:
         """The events of the process this runs in; missing outside a process."""
@@ -174,6 +196,11 @@ class CallSurface:
     def triggers(self) -> TriggerClient:
         """What happens, and who wants a process for it."""
         return self._need(self.clients.triggers, "triggers")(self)
+
+    @property
+    def programs(self) -> Programs:
+        """What is kept between the programs that the model writes."""
+        return self._need(self.clients.programs, "programs")
 
     def _need(self, service: T | None, name: str) -> T:
         if service is None:

@@ -1,0 +1,1 @@
+"""The mutants, one file per area."""

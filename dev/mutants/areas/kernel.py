@@ -1,0 +1,223 @@
+"""Mutants of the rules without I/O: turns, sessions, inbox, commits, effects."""
+
+from __future__ import annotations
+
+from dev.mutants.mutant import Mutant
+
+SWEEP = "tests/crash/test_sweep.py"
+STORES = "tests/conformance/test_stores.py"
+ORDER = "tests/scenarios/test_order_of_durability.py"
+KIT = "tests/scenarios/test_kit_sweep.py"
+BODIES = "tests/scenarios/test_bodies.py"
+APPROVALS = "tests/scenarios/test_approvals.py"
+PROMISES = "tests/scenarios/test_promises.py"
+CLIENTS = "tests/scenarios/test_client_side.py"
+INTERRUPT = "tests/scenarios/test_interrupting.py"
+NO_FENCE = (
+    """    if state is None or plan.fence > state.fence:
+        return Refuse(lease_lost(plan.stream))
+    if plan.fence < state.fence or plan.n <= state.n:
+        return AlreadyApplied()  # or never: the rows decide, see `recall`
+    if state.owner != plan.worker:
+        return Refuse(lease_lost(plan.stream))
+    if plan.n != state.n + 1:""",
+    """    if state is None:
+        return Refuse(lease_lost(plan.stream))
+    if False:""",
+)
+
+MUTANTS = [
+    Mutant(
+        "a key has more than one spelling",
+        "vocab/promises.py",
+        "if key.text != text:",
+        "if False:",
+        f"{PROMISES}::test_there_is_one_spelling_of_a_key",
+    ),
+    Mutant(
+        "a key that is logged is a key",
+        "vocab/promises.py",
+        'return f"AwaitEventKey({self.key_id!r})"',
+        'return f"AwaitEventKey({self.key_id!r}, {self.signature!r})"',
+        f"{PROMISES}::test_a_key_that_is_printed_is_worth_nothing",
+    ),
+    Mutant(
+        "an approval that has expired still holds",
+        "commit/plan.py",
+        "if state.deadline_at is not None and state.deadline_at <= now:",
+        "if False:",
+        f"{STORES} -k 'expired_allows_nothing'",
+    ),
+    Mutant(
+        "an approval is not bound to the arguments",
+        "vocab/approvals.py",
+        "arguments=digest(args))",
+        'arguments="any")',
+        f"{APPROVALS} -k 'other_arguments_are_another_question'",
+    ),
+    Mutant(
+        "silence approves",
+        "vocab/approvals.py",
+        "    decision = decision_of(resolution)\n    return decision if decision is not None and decision.verdict",
+        "    decision = decision_of(resolution) or Decision(verdict='approve', by='nobody', at=0)\n"
+        "    return decision if decision is not None and decision.verdict",
+        "tests/unit/vocab/test_approvals.py -k 'silence'",
+    ),
+    Mutant(
+        "a revoked grant still covers calls",
+        "session/fold.py",
+        "kept = tuple(grant for grant in state.grants if grant.grant != revoked)",
+        "kept = state.grants",
+        f"{APPROVALS} -k 'covers_later and memory'",
+    ),
+    Mutant(
+        "a batch approved for the session leaves grants behind when one is revoked",
+        "session/fold.py",
+        "case GrantMade(tool=tool) if grant_for(state, tool) is None:",
+        "case GrantMade(tool=tool):",
+        f"{APPROVALS} -k 'revoked_at_once and memory'",
+    ),
+    Mutant(
+        "the client is asked before what is run here is done",
+        "turn/machine.py",
+        "if elsewhere and len(elsewhere) == len(waiting):",
+        "if elsewhere:",
+        f"{CLIENTS} -k 'before_the_client_is_asked and memory'",
+    ),
+    Mutant(
+        "a step that died with its worker is run again",
+        "effects/controller.py",
+        'case AlreadyRunning(started) if started.effect == "once":',
+        "case AlreadyRunning(started) if False:",
+        "tests/crash/test_bodies.py::test_killed_inside_a_step_right_after_its_outside_effect[sqlite-render]",
+        also=Mutant(
+            "",
+            "effects/controller.py",
+            'if started.effect == "once" and started.kind is EffectKind.DURABLE_STEP and',
+            "if False and",
+            "",
+        ),
+    ),
+    Mutant(
+        "a forged key is as good as a real one",
+        "effects/promises.py",
+        "if not (ours and expected.key_id == key.key_id):",
+        "if False:",
+        f"{BODIES}::test_a_key_works_from_anywhere_and_a_forged_one_nowhere[memory]",
+    ),
+    Mutant(
+        "a call whose key is out is doubted after a crash",
+        "turn/machine.py",
+        "    match call.completion:\n",
+        "    match None:\n",
+        "tests/crash/test_bodies.py::test_a_call_that_handed_its_key_out_is_pending_after_a_crash_and_not_in_doubt",
+    ),
+    Mutant(
+        "a sleep begins anew after a restart",
+        "effects/controller.py",
+        "care = Care(effect=care.effect, due_at=started.due_at, record_start=care.record_start, leave=care.leave)",
+        "pass",
+        f"{BODIES}::test_a_sleep_keeps_its_moment[memory]",
+    ),
+    Mutant(
+        "no intent before a once call",
+        "effects/controller.py",
+        'return self.record_start or self.leave or self.effect in ("once", "resumable")',
+        "return self.record_start or self.leave",
+        f"{SWEEP}::test_killed_inside[one_once-charge]",
+    ),
+    Mutant(
+        "dispatch before the reply is durable",
+        "effects/controller.py",
+        'return self.leave or self.effect != "pure"',
+        "return False",
+        f"{ORDER}::test_only_a_pure_call_is_dispatched_before_the_reply_that_names_it_is_durable",
+    ),
+    Mutant(
+        "no lease check before dispatch",
+        "effects/controller.py",
+        "while not self.ledger.lease_live():",
+        "while False:",
+        "tests/crash/test_zombie.py::test_a_worker_stopped_between_intent_and_dispatch_does_not_dispatch",
+        also=Mutant("", "runtime/runners.py", "not (pure or self._driven.lease_live())", "False", ""),
+    ),
+    Mutant("no fence", "commit/plan.py", *NO_FENCE, f"{STORES} -k stale_fence"),
+    Mutant(
+        "no fence, seen from a thawed worker",
+        "commit/plan.py",
+        *NO_FENCE,
+        "tests/crash/test_zombie.py::test_a_thawed_worker_writes_nothing_and_its_late_outcome_reaches_the_log",
+    ),
+    Mutant(
+        "receipt ignored",
+        "commit/plan.py",
+        "        return AlreadyApplied()  # or never: the rows decide, see `recall`\n",
+        "        return Apply(Seq(state.last_seq + 1))\n",
+        f"{STORES} -k the_same_plan_again_returns_the_first_receipt",
+    ),
+    Mutant(
+        "doubt forgotten: a recovered once call simply runs again",
+        "turn/machine.py",
+        'call.started and call.started.effect == "once"\n    )',
+        "False\n    )",
+        f"{SWEEP}::test_killed_at_a_durable_boundary[one_once-4:before]",
+    ),
+    Mutant(
+        "the cancel gate is not a gate",
+        "vocab/log_keys.py",
+        'end_key(it.turn) if it.reason == "cancelled" else gate_key(it.turn)',
+        'end_key(it.turn) if it.reason == "cancelled" else None',
+        "tests/scenarios/test_turns.py::test_a_finished_turn_cannot_be_cancelled",
+    ),
+    Mutant(
+        "no intent before a once call, seen by the kit",
+        "effects/controller.py",
+        'return self.record_start or self.leave or self.effect in ("once", "resumable")',
+        "return self.record_start or self.leave",
+        f"{KIT}::test_a_once_tool_at_every_boundary",
+    ),
+    Mutant(
+        "a step of a body forgets its outcome, seen by the kit",
+        "effects/journal.py",
+        "        if settled:\n            return AlreadySettled",
+        "        if False:\n            return AlreadySettled",
+        "tests/scenarios/test_kit_bodies.py -k memory-parking",
+    ),
+    Mutant(
+        "whoever has handed a conversation over is asked again",
+        "turn/machine.py",
+        "    if (turn.cancel and not turn.ended) or turn.changes_hands:",
+        "    if turn.cancel and not turn.ended:",
+        "tests/scenarios/test_handing_over.py -k 'memory and in_the_same_turn'",
+    ),
+    Mutant(
+        "an interruption does not wake a parked turn",
+        "inbox/admit.py",
+        'return not isinstance(item, Input) or item.mode == "interrupt"',
+        "return not isinstance(item, Input)",
+        f"{INTERRUPT} -k 'no_worker and sqlite'",
+    ),
+    Mutant(
+        "steering is shown in front of the results that were there",
+        "session/view.py",
+        "    return [*messages, *asked_again]",
+        "    return [*asked_again, *messages]",
+        "tests/unit/session/test_view.py -k behind_the_results",
+    ),
+    Mutant(
+        "a limit is not looked at before the next model call",
+        "turn/machine.py",
+        """    if reached := turn.spent_up:
+        return replace(turn, phase=Concluding("limit_reached", reached))
+    return replace(turn, phase=Asking(tool_choice=tool_choice))""",
+        "    return replace(turn, phase=Asking(tool_choice=tool_choice))",
+        "tests/unit/turn/test_spending.py",
+    ),
+    Mutant(
+        "money is spent although a price is unknown",
+        "turn/spending.py",
+        "if used.priced < used.calls:",
+        "if False:",
+        "tests/scenarios/test_spending.py -k 'blindly and memory'",
+    ),
+]

@@ -1,0 +1,36 @@
+"""Mutants of what others see."""
+
+from __future__ import annotations
+
+from dev.mutants.mutant import Mutant
+
+MUTANTS = [
+    Mutant(
+        "an attempt that broke off stands before the next one as if both were one answer",
+        "observe/follow.py",
+        "                    if outcome.reply is None and effect == self._effect and self._offset:",
+        "                    if False:",
+        "tests/scenarios/test_streaming.py -k 'breaks_off and sqlite'",
+    ),
+    Mutant(
+        "what a model writes is told to its own process only",
+        "runtime/live_texts.py",
+        "            await self._channel.put(pieces, over=over, now=self._clock.wall_ms())\n",
+        "            pass\n",
+        "tests/scenarios/test_streaming.py -k 'another_process and sqlite'",
+    ),
+    Mutant(
+        "an observer that comes back is shown again what it has seen",
+        "observe/follow.py",
+        "        if piece.end <= self._offset:\n            return\n        text",
+        "        self._offset = min(self._offset, piece.start)\n        text",
+        "tests/scenarios/test_streaming.py -k 'another_process and sqlite'",
+    ),
+    Mutant(
+        "who watches a turn waits for ever when its session is deleted",
+        "observe/follow.py",
+        "if while_there and observer.seq == before and await sources.store.stream(stream) is None:",
+        "if False:",
+        "tests/scenarios/test_observing.py -k 'is_deleted and sqlite'",
+    ),
+]

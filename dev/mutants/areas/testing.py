@@ -1,0 +1,52 @@
+"""Mutants of the testing kit."""
+
+from __future__ import annotations
+
+from dev.mutants.mutant import Mutant
+
+KIT = "tests/scenarios/test_kit_sweep.py"
+
+MUTANTS = [
+    Mutant(
+        "the kit does not look at the ledger",
+        "testing/aftermath.py",
+        "*_ledger(usual, end), ",
+        "",
+        f"{KIT}::test_a_broken_application_is_found_out -k not_idempotent-memory",
+    ),
+    Mutant(
+        "the kit does not count dispatches",
+        "testing/aftermath.py",
+        "        if times > 1:\n",
+        "        if False:\n",
+        f"{KIT}::test_a_broken_application_is_found_out -k forgetful",
+    ),
+    Mutant(
+        "the kit's children are not killed",
+        "testing/crash.py",
+        "        if kill_at and boundary.is_at(kill_at):\n            die()",
+        "        if kill_at and boundary.is_at(kill_at):\n            pass",
+        f"{KIT} -k killed_for_real",
+    ),
+    Mutant(
+        "a crash point that a run does not come to is passed over",
+        "testing/sweep.py",
+        'missed = () if crash.reached else ("the run did not come to this crash point",)',
+        "missed = ()",
+        f"{KIT}::test_a_crash_point_that_is_not_there_is_told",
+    ),
+    Mutant(
+        "what is written behind a crash point by name survives it",
+        "testing/crash.py",
+        "                self._held = True\n",
+        "                self._held = boundary.n > 0 and self._last.n > 0\n",
+        "tests/unit/testing/test_crash.py",
+    ),
+    Mutant(
+        "a sweep leaves out what two writers put elsewhere in every run",
+        "testing/sweep.py",
+        "for fact in _missed(boundaries, met):",
+        "for fact in ():",
+        f"{KIT} -k race",
+    ),
+]

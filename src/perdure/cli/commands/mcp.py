@@ -1,0 +1,104 @@
+"""`perdure mcp serve` and `perdure mcp list`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from typer import Argument, Option, Typer
+
+from perdure.cli.options import Db, Json
+
+app = Typer(help="Offer agents to MCP clients, and look at MCP servers.", no_args_is_help=True, rich_markup_mode=None)
+
+
+@app.command("serve")
+def serve(
+    target: Annotated[str, Argument(metavar="TARGET", help="module:attribute, e.g. agent:app.", show_default=False)],
+    port: Annotated[
+        int | None,
+        Option(metavar="PORT", min=1, max=65535, help="Serve HTTP on 127.0.0.1 instead of stdio.", show_default=False),
+    ] = None,
+    db: Db = "",
+) -> None:
+    """Offer the agents of TARGET as tools, over stdio or HTTP, and do their work meanwhile.
+
+    A request with a key is one input, however often it is repeated. A client that leaves cancels nothing.
+    """
+    from perdure.cli.places import run
+
+    run(lambda: _serve(target, port, db))
+
+
+async def _serve(target: str, port: int | None, db: str) -> None:
+    from perdure.cli.places import url_of
+    from perdure.cli.screen import note
+    from perdure.cli.targets import runtime_for
+
+    try:
+        from perdure.runtime.mcp_server import mcp_server
+    except ImportError as missing:
+        from perdure.errors import Code, Error
+
+        raise Error(
+            Code.TOOL_PACKAGE_MISSING,
+            "an MCP server needs a package that is not installed",
+            because=str(missing),
+            hint="pip install 'perdure[mcp]'",
+        ) from missing
+    if port is not None:
+        _check_free(port)
+    async with runtime_for(target, store=url_of(db), model=None, worker=True) as rt:
+        server = mcp_server(rt)
+        if port is None:
+            await server.run_stdio_async()
+            return
+        note(f"Agents at http://127.0.0.1:{port}/mcp: {', '.join(rt.agents)}")
+        await server.run_streamable_http_async(port=port)
+
+
+def _check_free(port: int) -> None:
+    import socket
+
+    from perdure.errors import Code, Error
+
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError as problem:
+            raise Error(
+                Code.INVALID_ARGUMENT,
+                f"port {port} cannot be served on",
+                because=(problem.strerror or str(problem)).lower(),
+                hint="choose another one: --port",
+            ) from None
+
+
+@app.command("list")
+def list_tools(
+    config: Annotated[str, Argument(metavar="CONFIG", help="A file with mcpServers.", show_default=False)],
+    json: Json = False,
+) -> None:
+    """Connect to the servers of a configuration and show their tools: class, and whether a person is asked."""
+    from perdure.cli.places import run
+
+    run(lambda: _list(config, json=json))
+
+
+async def _list(config: str, *, json: bool) -> None:
+    from perdure.cli.screen import count, emit, note, say
+    from perdure.tools.mcp import McpServers
+
+    async with McpServers(config) as servers:
+        connected = servers.connected
+        contracts = [servers.resolve_contract(one.name) for one in servers.tool_manifests()]
+    found = [one for one in contracts if one is not None]
+    for one in found:
+        if json:
+            emit(type="mcp_tool", v=1, name=one.name, effect=one.durability.effect, asks=one.always_asks)
+        else:
+            say(f"{one.name}  {one.durability.effect}{'  asks a person' if one.always_asks else ''}")
+    away = [name for name, there in connected.items() if not there]
+    note(f"{count(len(found), 'tool')} of {count(len(connected), 'server')}.")
+    if away:
+        note(f"Not reached: {', '.join(away)}.")

@@ -1,0 +1,139 @@
+"""From a name and credentials to a Model of Pydantic AI. Its SDK's own retries are off: attempts are the runtime's."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from perdure.errors import Code, Error
+from perdure.models.providers.clients import CONNECT_S, READ_S
+from perdure.models.providers.credentials import address_missing, key_missing, package_missing
+from perdure.models.providers.names import Provider, Wire
+from perdure.models.providers.profiles import profiles_of
+from perdure.services.llm import ProviderCredentials
+
+if TYPE_CHECKING:
+    import httpx2
+    from pydantic_ai.models import Model
+
+_MODULES: Mapping[Wire, str] = {
+    "responses": "pydantic_ai.models.openai",
+    "chat": "pydantic_ai.models.openai",
+    "anthropic": "pydantic_ai.models.anthropic",
+    "google": "pydantic_ai.models.google",
+    "bedrock": "pydantic_ai.models.bedrock",
+}
+
+NO_KEY = "no-key"
+"""What a server that wants no key is sent in its place."""
+
+
+def check(provider: Provider, credentials: ProviderCredentials) -> None:
+    """Refuse what cannot be asked.
+
+    Raises:
+        Error: `model_key_missing`.
+    """
+    if provider.family == "openai-compatible" and credentials.base_url is None:
+        raise address_missing(provider)
+    if credentials.api_key is None and not provider.keyless:
+        raise key_missing(provider)
+
+
+def load(provider: Provider) -> None:
+    """Import what a provider needs. It takes seconds the first time, so do it in a thread.
+
+    Raises:
+        Error: `model_package_missing`.
+    """
+    try:
+        import_module(_MODULES[provider.wire])
+    except ImportError as problem:
+        raise package_missing(provider, problem) from problem
+
+
+def build(provider: Provider, name: str, credentials: ProviderCredentials, http: httpx2.AsyncClient) -> Model[Any]:
+    """The model, speaking through this client.
+
+    Raises:
+        Error: `model_key_missing`; `model_unknown` for a name that the provider cannot have.
+    """
+    from pydantic_ai.exceptions import UserError
+
+    check(provider, credentials)
+    try:
+        return _built(provider, name, credentials, http)
+    except UserError as problem:
+        because = problem.message.partition(". ")[0]
+        raise Error(Code.MODEL_UNKNOWN, f"{provider.name} has no model {name!r}", because=because) from problem
+
+
+def _built(provider: Provider, name: str, credentials: ProviderCredentials, http: httpx2.AsyncClient) -> Model[Any]:
+    key = credentials.api_key.reveal() if credentials.api_key else NO_KEY
+    base_url = credentials.base_url or provider.base_url
+    match provider.wire:
+        case "responses":
+            from pydantic_ai.models.openai import OpenAIResponsesModel
+            from pydantic_ai.providers.openai import OpenAIProvider
+
+            return OpenAIResponsesModel(name, provider=OpenAIProvider(base_url, key, http_client=http))
+        case "chat":
+            return _chat(provider, name, key, base_url, http)
+        case "anthropic":
+            from pydantic_ai.models.anthropic import AnthropicModel
+            from pydantic_ai.providers.anthropic import AnthropicProvider
+
+            anthropic = AnthropicProvider(api_key=key, base_url=base_url, http_client=http)
+            return AnthropicModel(name, provider=anthropic)
+        case "google":
+            from pydantic_ai.models.google import GoogleModel
+            from pydantic_ai.providers.google import GoogleProvider
+
+            return GoogleModel(name, provider=GoogleProvider(api_key=key, base_url=base_url, http_client=http))
+        case "bedrock":
+            return _bedrock(name, credentials, base_url)
+
+
+def _chat(provider: Provider, name: str, key: str, base_url: str | None, http: httpx2.AsyncClient) -> Model[Any]:
+    from pydantic_ai.profiles.openai import OpenAIModelProfile
+    from pydantic_ai.providers.openai import OpenAIProvider
+    from pydantic_ai.providers.openai_compatible import OpenAICompatibleProvider
+
+    from perdure.models.providers.counting import ChatModel
+
+    whole = OpenAIModelProfile(openai_chat_streaming_requires_finish_reason=True)  # else a cut stream is a reply
+    if provider.family == "openai":
+        return ChatModel(name, provider=OpenAIProvider(base_url, key, http_client=http), profile=whole)
+    assert base_url is not None  # `check` insists on it where there is no default
+    compatible = OpenAICompatibleProvider(
+        provider.family, base_url=base_url, api_key=key, http_client=http, profile=profiles_of(provider.family)
+    )
+    if provider.family == "openrouter":  # it has signatures of thoughts, and files, that nobody else puts there
+        from pydantic_ai.models.openrouter import OpenRouterModel
+
+        return OpenRouterModel(name, provider=compatible, profile=whole)
+    return ChatModel(name, provider=compatible, profile=whole)
+
+
+def _bedrock(name: str, credentials: ProviderCredentials, base_url: str | None) -> Model[Any]:
+    """The SDK of Bedrock finds the keys and profiles of AWS by itself; any other key is a bearer token."""
+    from pydantic_ai.models.bedrock import BedrockConverseModel
+    from pydantic_ai.providers import bedrock as theirs
+
+    boto3: Any = import_module("boto3")
+    config: Any = import_module("botocore.config")
+    region = os.environ.get("AWS_DEFAULT_REGION") or os.environ.get("AWS_REGION") or "us-east-1"
+    options: dict[str, Any] = {"read_timeout": READ_S, "connect_timeout": CONNECT_S}
+    options["retries"] = {"total_max_attempts": 1}
+    found = {os.environ.get("AWS_ACCESS_KEY_ID"), os.environ.get("AWS_PROFILE")}
+    key = credentials.api_key.reveal() if credentials.api_key else None
+    if key in found:
+        session = boto3.Session(region_name=region)
+    else:
+        bearer = theirs._BearerTokenSession(key or NO_KEY)  # pyright: ignore[reportPrivateUsage] - SDK has no other way
+        session = boto3.Session(botocore_session=bearer, region_name=region)
+        options["signature_version"] = "bearer"
+    client = session.client("bedrock-runtime", config=config.Config(**options), endpoint_url=base_url)
+    return BedrockConverseModel(name, provider=theirs.BedrockProvider(bedrock_client=client))

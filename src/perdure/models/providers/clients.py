@@ -1,0 +1,53 @@
+"""One HTTP client for each event loop: connections belong to the loop that opened them."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
+
+if TYPE_CHECKING:
+    import httpx2
+
+CONNECT_S = 10
+READ_S = 300
+"""How long a provider may be silent. What counts as a stalled stream is judged by whoever reads it."""
+
+
+@dataclass(slots=True)
+class _Clients:
+    holders: int = 0
+    http: httpx2.AsyncClient | None = None
+
+
+_by_loop: WeakKeyDictionary[asyncio.AbstractEventLoop, _Clients] = WeakKeyDictionary()
+
+
+def _here() -> _Clients:
+    return _by_loop.setdefault(asyncio.get_running_loop(), _Clients())
+
+
+def http_client() -> httpx2.AsyncClient:
+    """The client of the running loop, made on first use."""
+    import httpx2
+
+    here = _here()
+    if here.http is None or here.http.is_closed:
+        timeout = httpx2.Timeout(READ_S, connect=CONNECT_S)
+        here.http = httpx2.AsyncClient(timeout=timeout, limits=httpx2.Limits(max_connections=1000))
+    return here.http
+
+
+def hold() -> None:
+    """Somebody on this loop may ask models of providers."""
+    _here().holders += 1
+
+
+async def release() -> None:
+    """One less; the last one closes the connections."""
+    here = _here()
+    here.holders -= 1
+    if here.holders <= 0 and here.http is not None:
+        http, here.http = here.http, None
+        await http.aclose()

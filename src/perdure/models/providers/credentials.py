@@ -1,0 +1,88 @@
+"""Where the key of a provider comes from: what the host gave, then the environment, then `perdure.toml`."""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import cast
+
+from perdure.errors import Code, Error
+from perdure.models.providers.names import Provider
+from perdure.services.llm import ProviderCredentials
+from perdure.services.secrets import Secret
+
+FILE = "perdure.toml"
+
+
+class LocalCredentials:
+    """The credentials of this process: those of its environment, then those of `perdure.toml` in its folder.
+
+    Both are read when they are asked for, so a key that is set later is found.
+    """
+
+    def __init__(self, environment: Mapping[str, str] | None = None, file: Path | None = None) -> None:
+        self._environment = os.environ if environment is None else environment
+        self._file = file
+
+    def of(self, provider: Provider) -> ProviderCredentials:
+        """What reaches a provider, as far as this process knows."""
+        section = self._section(provider.family)
+        found = [self._said(name) for name in provider.keys]
+        found += [section.get("api_key", "").strip(), self._said(section.get("api_key_env", ""))]
+        key = next(filter(None, found), None)
+        base_url = self._said(provider.base_url_variable) or section.get("base_url", "").strip()
+        return ProviderCredentials(Secret(key) if key else None, base_url or None)
+
+    def _said(self, name: str) -> str:
+        """What a variable says, without the end of the line that a key from a file often has."""
+        return self._environment.get(name, "").strip()
+
+    def _section(self, family: str) -> dict[str, str]:
+        file = self._file or Path(FILE)
+        try:
+            found = tomllib.loads(file.read_text("utf-8"))
+        except FileNotFoundError:
+            return {}
+        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as problem:
+            raise Error(Code.INVALID_ARGUMENT, f"{file} cannot be read", because=str(problem)) from None
+        providers = found.get("providers")
+        section = cast("dict[str, object]", providers).get(family) if isinstance(providers, dict) else None
+        if not isinstance(section, dict):
+            return {}
+        said = cast("dict[str, object]", section)
+        return {name: value for name, value in said.items() if isinstance(value, str)}
+
+
+def key_missing(provider: Provider) -> Error:
+    """The refusal of a model whose provider nobody gave a key for."""
+    return Error(
+        Code.MODEL_KEY_MISSING,
+        f'no API key for provider "{provider.family}"',
+        because=f"{' or '.join(provider.keys)} is not set and {FILE} has no [providers.{provider.family}]",
+        hint=f"export {provider.keys[0]}=…   or stay offline: --model sim:echo",
+        provider=provider.family,
+    )
+
+
+def address_missing(provider: Provider) -> Error:
+    """The refusal of a compatible server that nobody said the address of."""
+    return Error(
+        Code.MODEL_KEY_MISSING,
+        f'no address for provider "{provider.family}"',
+        because=f"{provider.base_url_variable} is not set and {FILE} has no [providers.{provider.family}]",
+        hint=f"export {provider.base_url_variable}=http://127.0.0.1:11434/v1   or --base-url",
+        provider=provider.family,
+    )
+
+
+def package_missing(provider: Provider, problem: ImportError) -> Error:
+    """The refusal of a model whose SDK is not installed."""
+    return Error(
+        Code.MODEL_PACKAGE_MISSING,
+        f'the provider "{provider.name}" needs packages that are not installed',
+        because=f"{problem.name or getattr(problem.__cause__, 'name', None) or 'its SDK'} cannot be imported",
+        hint=f"pip install 'perdure[{provider.extra}]'   or stay offline: --model sim:echo",
+        provider=provider.name,
+    )

@@ -1,0 +1,166 @@
+"""A reply of Pydantic AI in our words: parts, why it ended, and what it cost, in buckets that do not overlap."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
+
+from perdure.codec import Json
+from perdure.models.protocol import AnswerPart, MadeFile, ModelError, ModelReply, ProviderCall
+from perdure.vocab.messages import Citation, FinishReason, Opaque, Text, Thinking
+from perdure.vocab.outcomes import LlmError
+from perdure.vocab.usage import NANO, Usage
+
+if TYPE_CHECKING:
+    from pydantic_ai import messages as m
+    from pydantic_ai.usage import RequestUsage
+
+_FINISH: dict[str | None, FinishReason] = {
+    "stop": "stop",
+    "length": "length",
+    "content_filter": "content_filter",
+    "tool_call": "tool_calls",
+}
+_LATER: dict[str, FinishReason] = {"IMAGE_RECITATION": "content_filter"}
+_BROKEN = frozenset({"MALFORMED_RESPONSE", "MISSING_THOUGHT_SIGNATURE", "TOO_MANY_TOOL_CALLS", "IMAGE_OTHER"})
+"""Reasons that the library does not know yet, and what they are."""
+RESPONSE = "response"
+"""The kind of an `Opaque` that belongs to a whole reply."""
+_WANTED_BACK = ("container_id", "input_transformations")
+"""What the library looks for in earlier replies: where their code ran, and which thoughts were left out."""
+
+
+def reply_of(response: m.ModelResponse, *, name: str, model: str, route: str) -> ModelReply:
+    """What a model answered. It has to say that it is over: an end alone, or an empty page, may be that of a proxy.
+
+    Raises:
+        ModelError: it ended in the middle, or in an error.
+    """
+    details = response.provider_details or {}
+    reason = details.get("finish_reason")
+    said = response.finish_reason or reason
+    if response.state != "complete" or said is None:
+        message = "the answer ended before the reply did"
+        raise ModelError(LlmError(kind="stream_cut", message=message, retryable=True), usage_of(response, model))
+    if response.finish_reason == "error" or reason in _BROKEN or (reason == "OTHER" and not response.parts):
+        message = f"the provider ended the reply with an error{f' ({reason})' if reason else ''}"
+        raise ModelError(LlmError(kind="unavailable", message=message, retryable=True), usage_of(response, model))
+    refusal = details.get("refusal")
+    parts = [part for one in response.parts for part in answer_parts(one, route)]
+    if kept := {name: details[name] for name in _WANTED_BACK if details.get(name)}:
+        parts.append(Opaque(kind=RESPONSE, state=_plain(kept), route=route))
+    if isinstance(refusal, str) and refusal and not any(isinstance(part, Text) and part.text for part in parts):
+        parts.append(Text(text=refusal))
+    finish = _FINISH.get(response.finish_reason) or _LATER.get(str(reason), "stop")
+    finish = "refusal" if refusal else finish
+    return ModelReply(parts=tuple(parts), finish=finish, usage=usage_of(response, model), model=name)
+
+
+def answer_parts(part: m.ModelResponsePart, route: str) -> Iterable[AnswerPart]:
+    """One part of theirs in ours; nothing for an empty text, unless its provider wants something back with it."""
+    from pydantic_ai import messages as m
+
+    match part:
+        case m.TextPart():
+            state = _state(part)
+            if part.content or part.provider_details:
+                citations = tuple(_citations(part.citations or ()))
+                yield Text(text=part.content, citations=citations, state=state, route=route if state else "")
+        case m.ThinkingPart():
+            yield Thinking(text=part.content, signature=part.signature or "", route=route, state=_state(part))
+        case m.ToolCallPart():
+            yield ProviderCall(part.tool_call_id, part.tool_name, _arguments(part), state=_state(part), route=route)
+        case m.FilePart():
+            state = _state(part)
+            yield MadeFile(part.content.data, part.content.media_type, state, route if state else "")
+        case _:
+            yield Opaque(kind=part.part_kind, state=_dumped(part), route=route)
+
+
+def _arguments(part: m.ToolCallPart) -> str:
+    """What the model wrote, also if it is no JSON: the library would make an object of that, and we a call."""
+    return part.args or "" if isinstance(part.args, str | None) else part.args_as_json_str()
+
+
+def _state(part: m.TextPart | m.ThinkingPart | m.ToolCallPart | m.FilePart) -> Json:
+    """What its provider wants back with a part."""
+    kept: dict[str, Any] = {}
+    if part.id is not None:
+        kept["id"] = part.id
+    if part.provider_details:
+        kept["details"] = _plain(part.provider_details)
+    return kept or None
+
+
+def _plain(value: object) -> Json:
+    from pydantic_core import to_jsonable_python
+
+    return to_jsonable_python(value)
+
+
+def _citations(given: Sequence[m.Citation]) -> Iterable[Citation]:
+    from pydantic_ai import messages as m
+
+    for one in given:
+        anchor = one.anchor
+        place = (anchor.start, anchor.end) if anchor else (None, None)
+        marker = isinstance(anchor, m.MarkerCitationAnchor)
+        for source in one.sources:
+            yield Citation(
+                url=source.url if isinstance(source, m.WebCitationSource) else "",
+                document=(source.document_id or "") if isinstance(source, m.DocumentCitationSource) else "",
+                title=source.title or "",
+                excerpts=tuple(source.excerpts),
+                start=place[0],
+                end=place[1],
+                marker=marker,
+            )
+
+
+def _dumped(part: m.ModelResponsePart) -> Json:
+    from pydantic import TypeAdapter
+    from pydantic_ai.messages import ModelResponsePart
+
+    adapter: TypeAdapter[m.ModelResponsePart] = TypeAdapter(ModelResponsePart)
+    return adapter.dump_python(part, mode="json")
+
+
+def usage_of(response: m.ModelResponse, model: str) -> Usage:
+    """What a reply cost, also one that broke off. A price that the library does not know, neither for the model that
+    answered nor for the one that was asked, stays unknown.
+    """
+    usage = _buckets(response.usage)
+    for name in (response.model_name, model):
+        try:
+            price = dataclasses.replace(response, model_name=name).cost().total_price
+        except (LookupError, ValueError, AssertionError):
+            continue
+        return replace(usage, cost_nano=round(price * NANO), priced=1)
+    return usage
+
+
+def priced(usage: Usage, model: str, provider: str) -> int | None:
+    """What tokens that nobody told of would cost, in billionths of a US dollar; None if the library does not know."""
+    from pydantic_ai.messages import ModelResponse
+    from pydantic_ai.usage import RequestUsage
+
+    tokens = RequestUsage(input_tokens=usage.input, output_tokens=usage.output)
+    known = usage_of(ModelResponse(parts=[], usage=tokens, model_name=model, provider_name=provider), model)
+    return known.cost_nano if known.priced else None
+
+
+def _buckets(usage: RequestUsage) -> Usage:
+    """The buckets of theirs contain each other; ours do not overlap."""
+    cached = usage.cache_read_tokens + usage.cache_write_tokens
+    reasoning = min(usage.output_reasoning_tokens, usage.output_tokens)
+    return Usage(
+        input=max(0, usage.input_tokens - cached),
+        output=usage.output_tokens - reasoning,
+        cache_read=usage.cache_read_tokens,
+        cache_write=usage.cache_write_tokens,
+        reasoning=reasoning,
+        calls=1,
+    )

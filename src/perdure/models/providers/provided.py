@@ -1,0 +1,339 @@
+"""A model of a provider, as the runtime asks it: loaded when it is first asked, one attempt at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import replace
+from functools import cache
+from typing import TYPE_CHECKING, Any, cast
+
+from msgspec import structs
+
+from perdure.codec import Json
+from perdure.errors import Code, Error
+from perdure.models.protocol import (
+    ComesWhole,
+    HiddenDelta,
+    JobBegun,
+    ModelError,
+    ModelEvent,
+    ModelRequest,
+    TextDelta,
+    ThinkingDelta,
+)
+from perdure.models.providers import building, clients
+from perdure.models.providers.credentials import LocalCredentials
+from perdure.models.providers.failures import failure_of, of_the_line
+from perdure.models.providers.incoming import priced, reply_of, usage_of
+from perdure.models.providers.names import Provider, split
+from perdure.models.providers.outgoing import Outgoing, settings_of
+from perdure.services.llm import ProviderCredentials
+from perdure.vocab.outcomes import LlmError
+from perdure.vocab.usage import Usage
+
+if TYPE_CHECKING:
+    import httpx2
+    from pydantic_ai import messages as m
+    from pydantic_ai.models import Model as TheirModel
+    from pydantic_ai.models import StreamedResponse
+
+log = logging.getLogger("perdure.models")
+
+UNREADABLE = (TypeError, AttributeError, AssertionError, LookupError, ValueError)
+"""What the library raises when an answer is not of the form that it expects: SDKs do not check what they read."""
+MAX_PAUSES = 10
+"""How often a provider may pause one reply: it is paid for each time, and goes on only when it is asked."""
+LOOK_S = 0.02
+"""How often a stream is looked at whose job has no name yet."""
+
+Credentials = Callable[[Provider], Awaitable[ProviderCredentials]]
+
+
+async def of_this_process(provider: Provider) -> ProviderCredentials:
+    """What the environment and `perdure.toml` say."""
+    return LocalCredentials().of(provider)
+
+
+class ProviderModel:
+    """A model of a provider, such as `openai:gpt-5.2`. Made without a key, a network or an SDK; asked, it needs them.
+
+    `model` is the name that the provider knows, `name` the one it is recorded under.
+    """
+
+    def __init__(self, name: str, provider: Provider, model: str, credentials: Credentials = of_this_process) -> None:
+        self.name = name
+        self.provider = provider
+        self.model = model
+        self._credentials = credentials
+        self._built: tuple[httpx2.AsyncClient, ProviderCredentials, TheirModel[Any]] | None = None
+
+    def at(self, base_url: str) -> ProviderModel:
+        """The same model, reached at this address."""
+
+        async def credentials(provider: Provider) -> ProviderCredentials:
+            return replace(await self._credentials(provider), base_url=base_url)
+
+        return ProviderModel(self.name, self.provider, self.model, credentials)
+
+    async def check(self) -> None:
+        """Whether it could be asked, as far as this process knows.
+
+        Raises:
+            Error: `model_key_missing`, `model_package_missing`.
+        """
+        building.check(self.provider, await self._credentials(self.provider))
+        await asyncio.to_thread(building.load, self.provider)
+
+    async def stream(self, request: ModelRequest) -> AsyncIterator[ModelEvent]:
+        """Ask once. With the setting `stream` off, the reply comes whole."""
+        try:
+            theirs, secret = await self._ready()
+        except Error as problem:
+            message = f"{problem.message}: {problem.because}" if problem.because else problem.message
+            kind = "invalid" if problem.code is Code.MODEL_UNKNOWN else "auth"
+            raise ModelError(LlmError(kind=kind, message=message)) from problem
+        attempt = _Attempt(self.name, theirs, request, self._route(theirs))
+        try:
+            async for event in attempt.events():
+                yield event
+        except ModelError as problem:
+            raise attempt.judged(problem) from problem
+        except Exception as problem:
+            if (failure := failure_of(problem, secret=secret, spent=attempt.spent)) is None:
+                if not isinstance(problem, UNREADABLE):
+                    raise
+                log.exception("an answer of %s cannot be read", self.name)
+                message = "the provider's answer cannot be read; the log has the cause"
+                failure = ModelError(LlmError(kind="unavailable", message=message, retryable=True), attempt.spent)
+            raise failure if of_the_line(problem) else attempt.judged(failure) from problem
+
+    async def cancel(self, job: Json) -> None:
+        """Give up a job, if it was begun by the same route."""
+        theirs, _ = await self._ready()
+        if job.get("route") == self._route(theirs):
+            await theirs.cancel_suspended_response(_loaded(job["response"]))
+
+    async def priced(self, usage: Usage) -> Usage:
+        """What these tokens of one call cost, if the library knows."""
+        try:
+            theirs, _ = await self._ready()
+        except Error:
+            return usage
+        price = priced(usage, self.model, theirs.system)
+        return structs.replace(usage, cost_nano=price, priced=1) if price is not None else usage
+
+    def _route(self, theirs: TheirModel[Any]) -> str:
+        return f"{self.provider.wire} {theirs.base_url} {self.model}"
+
+    async def _ready(self) -> tuple[TheirModel[Any], str | None]:
+        credentials = await self._credentials(self.provider)
+        building.check(self.provider, credentials)
+        await asyncio.to_thread(building.load, self.provider)
+        http = clients.http_client()
+        if self._built is None or self._built[0] is not http or self._built[1] != credentials:
+            self._built = http, credentials, building.build(self.provider, self.model, credentials, http)
+        return self._built[2], credentials.api_key.reveal() if credentials.api_key else None
+
+
+class _Attempt:
+    """One request, and whatever continues it: a provider may pause, or work on the answer by itself."""
+
+    def __init__(self, name: str, model: TheirModel[Any], request: ModelRequest, route: str) -> None:
+        self._name = name
+        self._model = model
+        self._route = route
+        self._job = request.job
+        self._begun: str | None = None  # the job that was told
+        self.spent = Usage()
+        out = Outgoing(request, model, route)
+        self._streamed = bool(settings_of(request.settings).get("stream", True))
+        self._settings, self._parameters, self._messages = out.settings(), out.parameters(), out.messages()
+
+    async def events(self) -> AsyncIterator[ModelEvent]:
+        """What is said, and at the end the reply."""
+        self._messages = self._model.prepare_messages(self._messages, self._parameters)
+        so_far, pauses = self._reattached(), 0
+        if not self._streamed:
+            yield ComesWhole()
+        while True:
+            messages = [*self._messages, so_far] if so_far is not None else self._messages
+            told: list[m.ModelResponse] = []
+            if self._streamed:
+                async for delta in self._stream(messages, told):
+                    yield delta
+            else:
+                told.append(await self._model.request(messages, self._settings, self._parameters))
+            so_far = _joined(so_far, told[0], rest=self._streamed)
+            if so_far.state != "suspended":
+                break
+            pauses += so_far.provider_response_id != self._begun
+            if pauses > MAX_PAUSES:
+                message = f"the provider paused the reply more than {MAX_PAUSES} times"
+                raise ModelError(
+                    LlmError(kind="unavailable", message=message), usage_of(so_far, self._model.model_name)
+                )
+            if (begun := self._begin(so_far)) is not None:
+                yield begun
+            await asyncio.sleep(self._model.continuation_delay(so_far) or 0)
+        asked = self._model.model_name
+        yield reply_of(so_far, name=self._name, model=asked, route=self._route)
+
+    async def _stream(self, messages: list[m.ModelMessage], told: list[m.ModelResponse]) -> AsyncIterator[ModelEvent]:
+        async with self._model.request_stream(messages, self._settings, self._parameters) as stream:
+            try:
+                async for event in self._heard(stream):
+                    if isinstance(event, JobBegun):
+                        yield event
+                    elif (delta := _delta(event)) is not None:
+                        yield delta
+            except Exception:
+                partial = stream.get()
+                self.spent = usage_of(partial, self._model.model_name) if partial.usage.has_values() else Usage()
+                raise
+            told.append(stream.get())
+
+    async def _heard(self, stream: StreamedResponse) -> AsyncIterator[m.ModelResponseStreamEvent | JobBegun]:
+        """What a stream says; of one that the provider works on by itself, by which name, as soon as that is known."""
+        events = aiter(stream)
+        while stream.state == "suspended" and self._begun is None:
+            first = asyncio.ensure_future(anext(events, None))
+            try:
+                while stream.provider_response_id is None and not first.done():
+                    await asyncio.wait([first], timeout=LOOK_S)
+                if (begun := self._begin(stream.get())) is not None:
+                    yield begun
+                event = await first
+            finally:
+                first.cancel()
+            if event is None:
+                return
+            yield event
+        async for event in events:
+            yield event
+
+    def _begin(self, response: m.ModelResponse) -> JobBegun | None:
+        """Tell a job once."""
+        name = response.provider_response_id or ""
+        if response.state != "suspended" or name == self._begun:
+            return None
+        self._begun = name
+        return JobBegun({"route": self._route, "response": _dumped(response)})
+
+    def judged(self, problem: ModelError) -> ModelError:
+        """What a failure means if the provider works on the answer by itself: that this one will never come."""
+        error = problem.error
+        if self._begun is None or not error.retryable or error.kind == "job_lost":
+            return problem
+        message = f"the provider's job {self._begun} gave no reply, so it is asked for anew: {error.message}"
+        return ModelError(structs.replace(error, kind="job_lost", message=message), problem.spent)
+
+    def _reattached(self) -> m.ModelResponse | None:
+        """The answer that somebody else began to wait for.
+
+        Raises:
+            ModelError: `job_lost` if it was asked for by another route.
+        """
+        job: Json = self._job
+        if job is None:
+            return None
+        if job.get("route") != self._route:
+            message = (
+                "the reply was asked for by another route, where it cannot be found any more; it is asked for anew"
+            )
+            raise ModelError(LlmError(kind="job_lost", message=message, retryable=True))
+        response = _loaded(job["response"])
+        self._begun = response.provider_response_id or ""
+        return response
+
+
+def _delta(event: m.ModelResponseStreamEvent) -> TextDelta | ThinkingDelta | HiddenDelta | None:
+    """What the model has written. Signatures and ids alone are not its words."""
+    from pydantic_ai import messages as m
+
+    match event:
+        case m.PartStartEvent(part=m.TextPart(content=text)) if text:
+            return TextDelta(text)
+        case m.PartStartEvent(part=m.ThinkingPart(content=text)) if text:
+            return ThinkingDelta(text)
+        case m.PartStartEvent(part=m.ThinkingPart(provider_details={"raw_content": _})):
+            return HiddenDelta(1)
+        case m.PartStartEvent(part=m.TextPart() | m.ThinkingPart()):
+            return None
+        case m.PartStartEvent(part=m.FilePart(content=file)) if file.data:
+            return HiddenDelta(len(file.data))
+        case m.PartStartEvent(part=part) if name := getattr(part, "tool_name", ""):
+            return HiddenDelta(len(name))
+        case m.PartDeltaEvent(delta=m.TextPartDelta(content_delta=text)) if text:
+            return TextDelta(text)
+        case m.PartDeltaEvent(delta=m.ThinkingPartDelta(content_delta=text)) if text:
+            return ThinkingDelta(text)
+        case m.PartDeltaEvent(delta=m.ThinkingPartDelta(provider_details=details)) if callable(details):
+            return HiddenDelta(1)  # a thought that is not shown grows
+        case m.PartDeltaEvent(delta=m.ToolCallPartDelta(args_delta=args, tool_name_delta=name)) if args or name:
+            return HiddenDelta(len(str(args or "")) + len(name or ""))
+        case _:
+            return None
+
+
+def _joined(before: m.ModelResponse | None, now: m.ModelResponse, *, rest: bool) -> m.ModelResponse:
+    """A paused reply is gone on with. A job that is asked for again answers anew, or (`rest`) streams what was missing
+    after the last thing that was heard of it.
+    """
+    if before is None:
+        return now
+    heard_until = (before.provider_details or {}).get("last_sequence_number")
+    known = before.provider_response_id
+    same = bool(known) and now.provider_response_id in (None, known)
+    if same and not (rest and heard_until is not None):
+        return now
+    return replace(
+        now,
+        parts=_gone_on(before.parts, now.parts) if same else [*before.parts, *now.parts],
+        usage=now.usage if same else before.usage + now.usage,
+        provider_details={**(before.provider_details or {}), **(now.provider_details or {})},
+        provider_response_id=now.provider_response_id or known,
+    )
+
+
+def _gone_on(before: Sequence[m.ModelResponsePart], now: Sequence[m.ModelResponsePart]) -> list[m.ModelResponsePart]:
+    """Parts of one stream that was heard in two pieces: a text goes on, anything else that comes again is whole."""
+    from pydantic_ai import messages as m
+
+    if before and now:
+        match before[-1], now[0]:
+            case (m.TextPart() as begun, m.TextPart() as more) if begun.id == more.id:
+                whole = replace(more, content=begun.content + more.content)
+                return [*before[:-1], whole, *now[1:]]
+            case (m.ThinkingPart() as begun, m.ThinkingPart() as more) if begun.id == more.id:
+                whole = replace(more, content=begun.content + more.content)
+                return [*before[:-1], whole, *now[1:]]
+            case _:
+                pass
+    again = {_name(part) for part in now} - {None}
+    return [*(part for part in before if _name(part) not in again), *now]
+
+
+def _name(part: m.ModelResponsePart) -> tuple[str, str] | None:
+    call = getattr(part, "tool_call_id", None)
+    return (part.part_kind, call) if call else None
+
+
+def _loaded(dumped: Json) -> m.ModelResponse:
+    from pydantic_ai.messages import ModelMessagesTypeAdapter
+
+    return cast("m.ModelResponse", ModelMessagesTypeAdapter.validate_python([dumped])[0])
+
+
+def _dumped(response: m.ModelResponse) -> Json:
+    from pydantic_ai.messages import ModelMessagesTypeAdapter
+
+    return ModelMessagesTypeAdapter.dump_python([response], mode="json")[0]
+
+
+@cache
+def provider_model(spec: str) -> ProviderModel | None:
+    """The model that `provider:model` names, with this process's credentials; None if there is no such provider."""
+    found = split(spec)
+    return ProviderModel(spec, *found) if found else None

@@ -1,0 +1,71 @@
+"""The agents of a runtime, by their names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+
+from perdure.errors import Code, Error
+from perdure.ids import SessionId, Tenant, session_stream
+from perdure.runtime.agent import Agent
+from perdure.runtime.readable import Readable
+from perdure.services.files.shapes import InitialFile
+from perdure.services.files.stored import Seeds
+from perdure.store.protocol import Store
+
+
+def by_name(agents: Iterable[Agent]) -> dict[str, Agent]:
+    """Each under its name.
+
+    Raises:
+        Error: `agent_invalid` if two have the same.
+    """
+    named: dict[str, Agent] = {}
+    for agent in agents:
+        if agent.name in named:
+            raise Error(Code.AGENT_INVALID, f"two agents are called {agent.name!r}", hint="give each its own name")
+        named[agent.name] = agent
+    return named
+
+
+def only_agent(agents: Mapping[str, Agent], session: SessionId) -> str:
+    """Whose a new session is if nobody says.
+
+    Raises:
+        Error: `session_unknown` unless there is exactly one.
+    """
+    if len(agents) == 1:
+        return next(iter(agents))
+    raise Error(
+        Code.SESSION_UNKNOWN,
+        f"there is no session {session!r}",
+        hint='name the agent to create it: rt.session(id, agent="...")',
+    )
+
+
+def agent_unknown(name: str, agents: Mapping[str, Agent]) -> Error:
+    """The refusal of an agent that this runtime does not have."""
+    return Error(
+        Code.AGENT_UNKNOWN,
+        f"there is no agent {name!r}",
+        because=f"this runtime has {', '.join(sorted(agents)) or 'none'}",
+        hint="pass it to Runtime(agents=[...])",
+    )
+
+
+def seeds_of(agents: Mapping[str, Agent], store: Store, readable: Readable) -> Callable[[Tenant], Seeds]:
+    """The files that sessions begin with: those of their agents."""
+
+    def of_tenant(tenant: Tenant) -> Seeds:
+        async def initial_files(session: SessionId) -> tuple[InitialFile, ...]:
+            stream = session_stream(tenant, session)
+            await readable.check(stream)
+            info = await store.stream(stream)
+            if info is None:
+                return ()
+            if info.agent not in agents:
+                raise agent_unknown(info.agent, agents)
+            return agents[info.agent].initial_files
+
+        return initial_files
+
+    return of_tenant

@@ -1,0 +1,197 @@
+"""How a runtime is opened, watches what others commit, and is closed: in this order, once."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import platform
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING, Literal
+
+from perdure.errors import Code, Error
+from perdure.ids import VERSION
+from perdure.models.providers import clients
+from perdure.runtime.lounge import Lounge
+from perdure.runtime.permits import Permits
+from perdure.runtime.shared import Compositions, Shared
+from perdure.runtime.tuning import Tuning
+from perdure.runtime.worker import Worker
+from perdure.tools.execute import ToolThreads
+
+if TYPE_CHECKING:
+    from perdure.runtime.runtime import Runtime
+
+WATCH_S = 0.025
+QUIET_WATCH_S = 0.1
+QUIET_AFTER_S = 1.0
+"""How often others' commits are looked for; less often while nobody here watches and nothing has happened for a while,
+because it is the waking that costs, not the looking."""
+IDLE_THREADS_MS = 20  # long enough for a thread that does nothing to notice that it may go
+
+
+class Lifetime:
+    """The life of one runtime: its tasks, its threads, whom it is connected to."""
+
+    def __init__(self, runtime: Runtime, tuning: Tuning, deps: object) -> None:
+        self._rt = runtime
+        self._tuning = tuning
+        self._deps = deps
+        self._threads = ToolThreads()
+        self._connected = AsyncExitStack()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._pid = 0
+        self._state: Literal["new", "open", "draining", "closed"] = "new"
+
+    @property
+    def ready(self) -> bool:
+        """Whether it is open, not draining, and the lease of its worker has not lapsed."""
+        rt = self._rt
+        return self._state == "open" and rt.worker is not None and rt.store.lease_live(rt.worker_id)
+
+    def check_usable(self) -> None:
+        """Refuse what is closed, not yet open, or inherited through a fork."""
+        if self._pid and os.getpid() != self._pid:
+            raise Error(
+                Code.RUNTIME_FORKED,
+                "this runtime belongs to another process",
+                because="the process was forked after the runtime was opened",
+                hint="open a Runtime of its own in each process",
+            )
+        if self._state not in ("open", "draining"):
+            raise Error(
+                Code.RUNTIME_CLOSED,
+                f"the runtime is {'closed' if self._state == 'closed' else 'not open yet'}",
+                hint="use it inside `async with Runtime(...) as rt:`",
+            )
+
+    # --- opening
+
+    async def open(self) -> None:
+        """Open the store, connect, take work, watch."""
+        rt = self._rt
+        if self._state != "new":
+            raise Error(Code.RUNTIME_CLOSED, "a runtime can be opened once", hint="make a new one")
+        await rt.store.open()
+        self._pid = os.getpid()
+        self._state = "open"
+        try:
+            await rt.files.open(rt.tenant)
+            version = await rt.store.version()
+            if rt.wants_worker:
+                await self._connect()
+                await self._start_worker()
+        except BaseException:
+            await self._connected.aclose()
+            await rt.store.close()
+            raise
+        clients.hold()
+        self._tasks.append(asyncio.create_task(self._watch(version), name="perdure:watch"))
+
+    async def _connect(self) -> None:
+        """Providers that reach somebody do so before work is taken."""
+        for one in {id(one): one for agent in self._rt.agents.values() for one in agent.toolbox.connects}.values():
+            await one.connect()
+            self._connected.push_async_callback(one.disconnect)
+
+    async def _start_worker(self) -> None:
+        rt, work = self._rt, self._rt.work
+        await rt.store.register(
+            rt.worker_id,
+            pid=self._pid,
+            version=VERSION,
+            now=rt.clock.wall_ms(),
+            host=platform.node(),
+            concurrency=work.concurrency,
+            queues=work.served,
+        )
+        worker = rt.worker = Worker(self._shared(), renew_s=self._tuning.lease_s * 0.3)
+        rt.background.has_room = worker.serving.has_room
+        self._tasks.append(asyncio.create_task(worker.run(), name="perdure:worker"))
+
+    def _shared(self) -> Shared:
+        rt, tuning = self._rt, self._tuning
+        return Shared(
+            host=rt,
+            store=rt.store,
+            clock=rt.clock,
+            worker=rt.worker_id,
+            tenant=rt.tenant,
+            agents=rt.agents,
+            processes=rt.definitions,
+            deps=self._deps,
+            hub=rt.hub,
+            texts=rt.texts,
+            threads=self._threads,
+            results=rt.results,
+            compositions=Compositions(rt.store),
+            secrets=rt.secrets,
+            revealed=rt.revealed,
+            lounge=Lounge(tuning.max_waiting, tuning.patience_s),
+            work=rt.work,
+            permits=Permits(rt.store, rt.clock, rt.worker_id, rt.work),
+            files=rt.files,
+            spawn_limits=tuning.subagents,
+            task_retention_ms=int(tuning.task_retention_s * 1000),
+            trigger_retention_ms=int(tuning.trigger_retention_s * 1000),
+        )
+
+    async def _watch(self, last: int) -> None:
+        """Notice what other processes commit."""
+        rt, loop, plans = self._rt, asyncio.get_running_loop(), 0
+        quiet_from = loop.time() + QUIET_AFTER_S
+        while True:
+            quiet = loop.time() > quiet_from and not rt.hub.watched_at_all
+            await asyncio.sleep(QUIET_WATCH_S if quiet else WATCH_S)
+            try:
+                version = await rt.store.version()
+            except Error:
+                continue
+            if version != last or rt.store.counters.plans != plans:
+                quiet_from = loop.time() + QUIET_AFTER_S
+            plans = rt.store.counters.plans
+            if version != last:
+                rt.news()
+            last = version
+
+    # --- closing
+
+    async def close(self) -> None:
+        """Drain, and let go of everything: every step happens, whatever becomes of the others; last first."""
+        rt = self._rt
+        async with AsyncExitStack() as ending:
+            ending.push_async_callback(rt.store.close)
+            ending.push_async_callback(rt.texts.close)
+            ending.push_async_callback(clients.release)
+            ending.push_async_callback(self._connected.aclose)
+            ending.callback(self._threads.close)
+            ending.callback(rt.command_code.close)
+            if rt.worker:
+                ending.push_async_callback(self._retire, rt.worker)
+            ending.push_async_callback(self._stop_tasks)
+            try:
+                await self._drain(self._tuning.drain_s, retiring=True)
+            finally:
+                self._state = "closed"
+
+    async def drain(self, timeout_s: float | None) -> None:
+        """Take no more work, and hand over what is not over in time."""
+        await self._drain(self._tuning.drain_s if timeout_s is None else timeout_s, retiring=False)
+
+    async def _drain(self, timeout_s: float, *, retiring: bool) -> None:
+        if self._rt.worker and self._state == "open":
+            self._state = "draining"
+            await self._rt.worker.drain(timeout_s, retiring=retiring)
+
+    async def _retire(self, worker: Worker) -> None:
+        """What was stopped in the middle, or still runs in a thread, may take effect as long as this process lives."""
+        loose = worker.loose_ends or self._threads.close(IDLE_THREADS_MS) > 0
+        await self._rt.store.retire(self._rt.worker_id, loose_ends=loose)
+
+    async def _stop_tasks(self) -> None:
+        self._rt.hub.close()
+        if self._rt.worker:
+            self._rt.worker.serving.abort()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._tasks.clear()

@@ -1,0 +1,147 @@
+"""What models are writing in this process: kept until the reply is saved, and told to other processes in passing.
+
+Laws: `say` returns at once, whatever the store does. Texts go to the side channel at most every `INTERVAL_S` (or
+once `MANY_CHARS` have gathered), all of them in one write, one write at a time. A call that is over sooner than that
+costs nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import dataclass, field
+
+from perdure.clock import Clock
+from perdure.errors import Error
+from perdure.ids import EffectId, StreamId, TurnId
+from perdure.store.live import Piece, SideChannel
+
+log = logging.getLogger("perdure.runtime")
+
+INTERVAL_S = 0.05
+MANY_CHARS = 2048
+MAX_CHARS = 4_194_304
+"""What is kept of one call. A reply that long is refused in the end."""
+
+
+@dataclass(slots=True)
+class _Call:
+    """One run of a model call, and how much of it others have been told."""
+
+    turn: TurnId
+    effect: EffectId
+    run: int
+    said: list[Piece] = field(default_factory=list[Piece])
+    end: int = 0
+    told: int = 0
+
+    @property
+    def name(self) -> tuple[TurnId, EffectId, int]:
+        return self.turn, self.effect, self.run
+
+    def untold(self) -> list[Piece]:
+        """What has gathered since others were told, joined."""
+        first = next((i for i, piece in enumerate(self.said) if piece.start >= self.told), len(self.said))
+        fresh = joined(self.said[first:])
+        self.said[first:] = fresh
+        self.told = self.end
+        return fresh
+
+
+def joined(pieces: list[Piece]) -> list[Piece]:
+    """Neighbours of one kind as one piece."""
+    texts: list[list[str]] = []
+    firsts: list[Piece] = []
+    end = 0
+    for piece in pieces:
+        if firsts and piece.text and firsts[-1].text and firsts[-1].thinking == piece.thinking and end == piece.start:
+            texts[-1].append(piece.text)
+        else:
+            firsts.append(piece)
+            texts.append([piece.text])
+        end = piece.end
+    return [
+        Piece(p.stream, p.turn, p.effect, p.run, p.seq, p.start, "".join(text), thinking=p.thinking)
+        for p, text in zip(firsts, texts, strict=True)
+    ]
+
+
+class LiveTexts:
+    """The texts of this process, by stream: a session asks one model at a time."""
+
+    def __init__(self, channel: SideChannel, clock: Clock) -> None:
+        self._channel = channel
+        self._clock = clock
+        self._calls: dict[StreamId, _Call] = {}
+        self._dirty: set[StreamId] = set()
+        self._over: dict[StreamId, int] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._writing: asyncio.Task[None] | None = None
+        self._closed = False
+
+    def say(self, piece: Piece) -> None:
+        """A model has written something."""
+        call = self._calls.get(piece.stream)
+        if call is None or call.name != (piece.turn, piece.effect, piece.run):
+            self.over(piece.stream)
+            call = self._calls[piece.stream] = _Call(piece.turn, piece.effect, piece.run)
+        if call.end >= MAX_CHARS:
+            return
+        call.said.append(piece)
+        call.end = piece.end
+        self._dirty.add(piece.stream)
+        if self._timer is None and self._writing is None:
+            self._timer = asyncio.get_running_loop().call_later(INTERVAL_S, self._flush)
+        elif call.end - call.told >= MANY_CHARS and self._timer is not None:
+            self._flush()
+
+    def so_far(self, stream: StreamId) -> tuple[Piece, ...] | None:
+        """What is being written in a stream here; None if nothing is."""
+        call = self._calls.get(stream)
+        return None if call is None else tuple(call.said)
+
+    def over(self, stream: StreamId) -> None:
+        """Its reply is saved, or will never be: whoever reads the log knows more."""
+        call = self._calls.pop(stream, None)
+        self._dirty.discard(stream)
+        if call is not None and call.told:
+            self._over[stream] = call.run
+            if self._timer is None and self._writing is None and not self._closed:
+                self._timer = asyncio.get_running_loop().call_later(INTERVAL_S, self._flush)
+
+    def leave(self, stream: StreamId) -> None:
+        """Its call is not ours any more: whoever ends it wants to know what there is of it."""
+        self._calls.pop(stream, None)
+        self._dirty.discard(stream)
+
+    def _flush(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._writing is None and (self._dirty or self._over):
+            self._writing = asyncio.create_task(self._write(), name="perdure:live")
+
+    async def _write(self) -> None:
+        pieces = [piece for stream in sorted(self._dirty) for piece in self._calls[stream].untold()]
+        over = tuple(self._over.items())
+        self._dirty.clear()
+        self._over.clear()
+        try:
+            await self._channel.put(pieces, over=over, now=self._clock.wall_ms())
+        except Error as problem:  # whoever watches elsewhere misses something
+            log.debug("live texts could not be told: %s", problem)
+        finally:
+            self._writing = None
+            if (self._dirty or self._over) and not self._closed:
+                self._timer = asyncio.get_running_loop().call_later(INTERVAL_S, self._flush)
+
+    async def close(self) -> None:
+        """Tell what is left to tell: whoever goes on with a call that is not over wants to know."""
+        if self._writing is not None:
+            await self._writing
+        self._closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._over or self._dirty:
+            await self._write()

@@ -1,0 +1,137 @@
+"""Agents and their sessions as an MCP server. Execution never lives in a request: a client that leaves changes nothing.
+
+Law: an input that is sent again under the same key is the same input, and its answer that of the same turn. Needs the
+extra `mcp`, and is imported only by those who serve.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from datetime import UTC, datetime
+from typing import TypeVar, cast
+
+from mcp.server.mcpserver import Context, MCPServer
+from mcp.server.mcpserver.exceptions import ToolError
+from mcp_types import ToolAnnotations
+from pydantic import JsonValue
+
+from perdure.errors import Code, Error
+from perdure.ids import TurnId
+from perdure.runtime.runtime import Runtime
+from perdure.runtime.session import Session
+from perdure.tools.mcp.calls import KEY
+from perdure.tools.mcp.servers import plain_name
+from perdure.vocab.messages import Text
+
+WAIT_S = 50.0
+LONGEST_WAIT_S = 600.0
+MOST_MESSAGES = 200
+SESSION = "mcp"
+
+Told = dict[str, JsonValue]
+T = TypeVar("T")
+
+_ASK = (
+    "Ask the agent {agent}. It remembers what was said in a session (`session` names it). Give a `key` of your own to "
+    "each request: repeated with the same key, it answers with the same turn instead of asking again. If `status` is "
+    "`running`, it goes on after `wait` seconds: fetch the answer with turn_result."
+)
+
+
+def mcp_server(rt: Runtime, *, name: str = "perdure") -> MCPServer:
+    """A server that offers the agents of an open runtime: `await mcp_server(rt).run_stdio_async()`."""
+    server = MCPServer(name, log_level="WARNING")
+    reads = ToolAnnotations(read_only_hint=True)
+    for agent in rt.agents:
+        server.add_tool(_asking(rt, agent), name=f"ask_{plain_name(agent)}", description=_ASK.format(agent=agent))
+    for read in (_turn_result(rt), _session_history(rt), _list_sessions(rt)):
+        server.add_tool(read, annotations=reads)
+    return server
+
+
+def _asking(rt: Runtime, agent: str) -> Callable[..., Awaitable[Told]]:
+    async def ask(ctx: Context, message: str, session: str = SESSION, key: str = "", wait: float = WAIT_S) -> Told:
+        meta = cast("Mapping[str, object]", ctx.request_context.meta or {})
+        own = key or str(meta.get(KEY) or "")
+
+        async def send() -> Told:
+            found = await rt.session(session, agent=agent)
+            sent = await found.send(message, key=own or None)
+            return await _ended(found, sent.turn, wait)
+
+        return await _plainly(send)
+
+    return ask
+
+
+def _turn_result(rt: Runtime) -> Callable[..., Awaitable[Told]]:
+    async def turn_result(session: str, turn: str, wait: float = WAIT_S) -> Told:
+        """The answer of a turn that was running; `running` again if it is not over within `wait` seconds."""
+
+        async def look() -> Told:
+            return await _ended(await rt.session(session), TurnId(turn), wait)
+
+        return await _plainly(look)
+
+    return turn_result
+
+
+def _session_history(rt: Runtime) -> Callable[..., Awaitable[Told]]:
+    async def session_history(session: str, last: int = 20) -> Told:
+        """The last messages of a session, as text."""
+
+        async def read() -> Told:
+            history = await (await rt.session(session)).history()
+            said: list[JsonValue] = [
+                {"role": one.role, "text": "".join(part.text for part in one.parts if isinstance(part, Text))}
+                for one in history[-min(max(1, last), MOST_MESSAGES) :]
+            ]
+            return {"session": session, "messages": said}
+
+        return await _plainly(read)
+
+    return session_history
+
+
+def _list_sessions(rt: Runtime) -> Callable[..., Awaitable[Told]]:
+    async def list_sessions(limit: int = 20) -> Told:
+        """The sessions, the most recently changed first."""
+
+        async def read() -> Told:
+            found = await rt.sessions(limit=min(max(1, limit), MOST_MESSAGES))
+            listed: list[JsonValue] = [
+                {"session": one.name, "agent": one.agent, "title": one.title, "changed": _utc(one.updated_at)}
+                for one in found
+            ]
+            return {"sessions": listed}
+
+        return await _plainly(read)
+
+    return list_sessions
+
+
+async def _ended(session: Session, turn: TurnId, wait: float) -> Told:
+    """How a turn ended, or that it goes on. Whoever waits here can leave: nothing is cancelled by that."""
+    told: Told = {"session": session.id, "turn": turn}
+    try:
+        async with asyncio.timeout(min(max(0.0, wait), LONGEST_WAIT_S)):
+            ended = await session.wait_for(turn)
+    except TimeoutError:
+        return {**told, "status": "running", "because": (await session.why()).summary}
+    return {**told, "status": ended.status, "text": ended.text, **({"reason": ended.reason} if ended.reason else {})}
+
+
+async def _plainly(do: Callable[[], Awaitable[T]]) -> T:
+    """What was refused is said; anything else is between us and the log."""
+    try:
+        return await do()
+    except Error as problem:
+        if problem.code in (Code.STORE_FAILED, Code.TURN_FAILED):
+            raise
+        because = f" (because {problem.because})" if problem.because else ""
+        raise ToolError(f"{problem.code}: {problem.message}{because}") from None
+
+
+def _utc(at_ms: int) -> str:
+    return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="seconds")

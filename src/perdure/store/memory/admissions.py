@@ -1,0 +1,83 @@
+"""What enters a stream, once: deliveries, and what other streams send."""
+
+from __future__ import annotations
+
+from perdure.commit.plan import Sent, first_entry, sent_as
+from perdure.errors import Error
+from perdure.ids import WorkerId, stream_names
+from perdure.inbox.admit import (
+    Admission,
+    Admitted,
+    Conflict,
+    Delivery,
+    blob_unknown,
+    decide,
+    ids_of,
+    opens,
+)
+from perdure.store.memory.claims import take
+from perdure.store.memory.state import UNFENCED, Stream, Tables
+from perdure.vocab.records import FORMAT
+
+
+def admit(on: Tables, delivery: Delivery, claim_for: WorkerId | None) -> Admission:
+    """Put something into a stream's inbox, once; claim the stream too if it is free and idle."""
+    admission = take_in(on, delivery)
+    if not isinstance(admission, Admitted):
+        return admission
+    on.committed()
+    stream = on.streams[delivery.stream]
+    idle = stream.owner is None and not (stream.active or stream.parked or stream.paused)
+    if claim_for is None or not idle or stream.format > FORMAT:
+        return admission
+    return Admitted(admission.inbox_id, take(on, stream, claim_for).fence, admission.opened)
+
+
+def take_in(on: Tables, new: Delivery) -> Admission:
+    """Judge a delivery, and put it into the inbox of its stream, which it may open.
+
+    Raises:
+        Error: `stream_unknown`, `blob_unknown`.
+    """
+    stream = on.streams.get(new.stream)
+    opening = opens(stream.agent if stream else None, new)
+    refused = new.once and new.stream in on.graves if opening else new.fresh
+    if refused:
+        return Conflict(new.source_key)
+    judged = decide(stream.admissions.get(new.source_key) if stream else None, new)
+    if judged is not None:
+        return judged
+    _check_refers(on, new)
+    if opening:
+        stream = _open(on, new)
+    assert stream is not None  # opens() refuses what neither exists nor is opened
+    on.refer(stream, (*new.blobs, *(on.blobs[hash].blob for hash in new.refers)))
+    stream.admissions[new.source_key] = (new.content, *ids_of(new.item))
+    return Admitted(on.deliver(stream, new), opened=opening)
+
+
+def send(on: Tables, new: Delivery) -> Sent:
+    """Take in what another stream sends; a target that is gone is a verdict, and no error."""
+    try:
+        return sent_as(take_in(on, new))
+    except Error as refusal:
+        return Sent("discarded", refusal.code)
+
+
+def _open(on: Tables, new: Delivery) -> Stream:
+    now = on.clock.wall_ms()
+    stream = Stream(new.stream, new.agent or "", now, now, fence=on.graves.get(new.stream, UNFENCED))
+    stream.queue, stream.priority, stream.number = new.queue, new.priority, next(on.numbers)
+    stream.write(first_entry(new))
+    stream.tag(*new.tags)
+    on.streams[new.stream] = stream
+    return stream
+
+
+def _check_refers(on: Tables, new: Delivery) -> None:
+    """Bytes may be referred to again by whose tenant has them."""
+    tenant = stream_names(new.stream)[0]
+    for hash in new.refers:
+        owners = on.blobs[hash].owners if hash in on.blobs else ()
+        if all(stream_names(owner)[0] != tenant for owner in owners):
+            raise blob_unknown(hash)

@@ -1,0 +1,178 @@
+"""What is done to a stream from outside, by anyone, unfenced: noted, amended, redacted, made, deleted."""
+
+from __future__ import annotations
+
+from msgspec import structs
+
+from perdure.commit.changes import (
+    REDACTED,
+    Amendment,
+    Intervention,
+    Label,
+    NewStream,
+    Note,
+    Pause,
+    Redaction,
+    check_admissions,
+    record_unknown,
+    stream_exists,
+    stream_moved,
+)
+from perdure.commit.plan import Entry, key_taken
+from perdure.ids import Fence, StreamId, stream_names
+from perdure.inbox.admit import Admitted, Delivery, delivery
+from perdure.inbox.items import Wake
+from perdure.store.memory.admissions import send, take_in
+from perdure.store.memory.promises import stir
+from perdure.store.memory.state import UNFENCED, Stream, Tables
+from perdure.store.shapes import Annotated, Intervened
+
+
+def annotate(on: Tables, note: Note) -> Annotated:
+    """Append an admitted record, unfenced; the first one under a key stands."""
+    stream = on.existing(note.stream)
+    noted = _note(stream, note.entry)
+    if noted.new:
+        stream.updated_at = on.clock.wall_ms()
+        if note.label is not None:
+            _relabel(stream, note.label)
+        on.committed()
+    return noted
+
+
+def intervene(on: Tables, intervention: Intervention) -> Intervened:
+    """Do something to a stream from outside: all of it or nothing."""
+    stream, new, pause = on.existing(intervention.stream), intervention.delivery, intervention.pause
+    newer = intervention.known_inbox is not None and max(stream.inbox, default=0) > intervention.known_inbox
+    if newer or any(row not in stream.inbox for row in intervention.withdraw):
+        raise stream_moved(stream.id)
+    if pause is not None and (pause.since is None) == (stream.paused is None):
+        return Intervened(done=False)
+    if any(key in stream.keys for key in intervention.unless):
+        return Intervened(done=False)
+    admission = take_in(on, new) if new is not None else None
+    if new is not None and not isinstance(admission, Admitted):
+        return Intervened(done=False, admission=admission)
+    for row in intervention.withdraw:
+        del stream.inbox[row], stream.came_at[row]
+        stream.news.discard(row)
+    if pause is not None:
+        _pause(stream, pause)
+    for other in intervention.sends:
+        send(on, other)
+    stream.updated_at = on.clock.wall_ms()
+    on.committed()
+    return Intervened(True, admission, tuple(_note(stream, entry) for entry in intervention.notes))
+
+
+def _pause(stream: Stream, pause: Pause) -> None:
+    stream.paused = pause if pause.since is not None else None
+    if pause.since is not None and not stream.active:
+        stream.owner, stream.fence, stream.n = None, Fence(stream.fence + 1), 0
+
+
+def redact(on: Tables, redaction: Redaction) -> Annotated:
+    """Replace what a record said, once; its snapshot and the references it alone had go too."""
+    stream = on.existing(redaction.stream)
+    note = redaction.note
+    if note.key is not None and note.key in stream.keys:
+        return Annotated(stream.keys[note.key], new=False)
+    if not 1 <= redaction.seq <= stream.last_seq:
+        raise record_unknown(redaction.stream, redaction.seq)
+    moved = stream.last_seq != redaction.known_seq or max(stream.inbox, default=0) > redaction.known_inbox
+    if redaction.drops and moved:
+        raise stream_moved(redaction.stream)
+    stream.rewrite(redaction.seq, redaction.data)
+    stream.snapshot = None
+    on.unrefer(stream, redaction.drops)
+    for promise, told in redaction.answers:
+        known = on.promises.get(promise)
+        if known is not None and known.stream == stream.id and known.resolution is not None:
+            on.promises[promise] = structs.replace(known, resolution=told)
+    wake_owner = delivery(stream.id, f"{REDACTED}:{redaction.seq}", Wake(reason=REDACTED), at=redaction.at)
+    on.deliver(stream, wake_owner)
+    stream.updated_at = on.clock.wall_ms()
+    on.committed()
+    return Annotated(stream.write(note), new=True)
+
+
+def amend(on: Tables, amendment: Amendment) -> Annotated:
+    """Add a record, with the bytes it brings and without those it lets go."""
+    stream = on.existing(amendment.stream)
+    noted = _note(stream, amendment.entry)
+    if noted.new:
+        on.refer(stream, amendment.blobs)
+        on.unrefer(stream, amendment.drops)
+        stream.snapshot = amendment.snapshot or stream.snapshot
+        stream.updated_at = on.clock.wall_ms()
+        on.committed()
+    return noted
+
+
+def create(on: Tables, new: NewStream) -> None:
+    """A stream with its past."""
+    check_admissions(new)
+    if new.beside is not None:
+        on.existing(new.beside)
+    if new.stream in on.streams:
+        raise stream_exists(new.stream)
+    now = on.clock.wall_ms()
+    stream = Stream(new.stream, new.agent, now, now, fence=on.graves.get(new.stream, UNFENCED))
+    keys: dict[str, str] = {}
+    for entry in new.entries:
+        if entry.key is not None and entry.key in keys:
+            raise key_taken(new.stream, entry.key, keys[entry.key])
+        if entry.key is not None:
+            keys[entry.key] = entry.kind
+    for entry in new.entries:
+        stream.write(entry)
+    for known in new.admissions:
+        stream.admissions[known.source_key] = (known.content, known.turn, known.input)
+    _relabel(stream, new.label)
+    stream.number = next(on.numbers)
+    on.streams[new.stream] = stream
+    on.refer(stream, new.blobs)
+    on.committed()
+
+
+def delete(
+    on: Tables, stream: StreamId, beside: tuple[StreamId, ...], edges: tuple[str, ...], sends: tuple[Delivery, ...]
+) -> bool:
+    """Remove a stream and everything it owns; whoever waits for one of its promises is woken to find it gone."""
+    deleted = _delete_one(on, stream)
+    for other in beside:
+        _delete_one(on, other)
+    for one in on.streams.values() if edges else ():
+        if one.names[0] == stream_names(stream)[0]:
+            one.tags = tuple(tag for tag in one.tags if not tag.startswith(edges))
+    for new in sends if deleted else ():
+        send(on, new)
+    return deleted
+
+
+def _delete_one(on: Tables, stream: StreamId) -> bool:
+    found = on.streams.pop(stream, None)
+    if found is None:
+        return False
+    on.graves[stream] = found.fence
+    on.unrefer(found, tuple(found.blobs))
+    for promise in [p.id for p in on.promises.values() if p.stream == stream]:
+        del on.promises[promise]
+        stir(on, promise, on.clock.wall_ms())
+    on.committed()
+    return True
+
+
+def _note(stream: Stream, entry: Entry) -> Annotated:
+    if entry.key is not None and entry.key in stream.keys:
+        return Annotated(stream.keys[entry.key], new=False)
+    return Annotated(stream.write(entry), new=True)
+
+
+def _relabel(stream: Stream, label: Label) -> None:
+    if label.title is not None:
+        stream.title = label.title
+    if label.tags is not None:
+        stream.tags = ()
+    stream.tags = tuple(tag for tag in stream.tags if tag not in label.drops)
+    stream.tag(*(label.tags or ()), *label.adds)

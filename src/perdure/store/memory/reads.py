@@ -1,0 +1,83 @@
+"""What is read. Nothing here writes."""
+
+from __future__ import annotations
+
+from perdure.commit.plan import Blob
+from perdure.errors import Code, Error
+from perdure.ids import BlobHash, Seq, StreamId, Tenant
+from perdure.store.memory.state import Stream, Tables
+from perdure.store.shapes import Diagnosis, Loaded, StreamInfo
+
+
+def load(on: Tables, stream: StreamId, code: str) -> Loaded:
+    """What a new owner folds; a snapshot of another code version is passed over."""
+    found = on.streams.get(stream)
+    if found is None:
+        return Loaded(None, (), ())
+    snapshot = found.snapshot if found.snapshot and found.snapshot.code == code else None
+    tail = found.rows(snapshot.seq if snapshot else Seq(0))
+    return Loaded(snapshot, tuple(tail), tuple(found.inbox.values()))
+
+
+def listed(on: Tables, tenant: Tenant, kind: str, tag: str | None) -> list[Stream]:
+    """Those of a tenant and a kind; with a tag, only those that have it."""
+    mine = (s for s in on.streams.values() if s.names[:2] == (tenant, kind))
+    return [s for s in mine if tag is None or tag in s.tags]
+
+
+def changed(
+    on: Tables, tenant: Tenant, kind: str, before: tuple[int, StreamId] | None, tag: str | None
+) -> list[Stream]:
+    """The most recently changed first."""
+    found = [s for s in listed(on, tenant, kind, tag) if before is None or (s.updated_at, s.id) < before]
+    return sorted(found, key=lambda s: (s.updated_at, s.id), reverse=True)
+
+
+def newest(on: Tables, tenant: Tenant, kind: str, before: int | None, tag: str, agent: str | None) -> list[Stream]:
+    """The latest made first."""
+    found = [s for s in listed(on, tenant, kind, tag) if agent in (None, s.agent)]
+    return sorted([s for s in found if before is None or s.number < before], key=lambda s: s.number, reverse=True)
+
+
+def info(on: Tables, s: Stream) -> StreamInfo:
+    """A stream's row."""
+    tenant, kind, name = s.names
+    return StreamInfo(
+        stream=s.id,
+        tenant=Tenant(tenant),
+        kind=kind,
+        name=name,
+        agent=s.agent,
+        last_seq=s.last_seq,
+        fence=s.fence,
+        owner=s.owner,
+        owner_alive=s.owner is not None and not on.gone(s.owner),
+        active=s.active,
+        parked=s.parked,
+        waiting_inputs=len(s.inbox),
+        created_at=s.created_at,
+        updated_at=s.updated_at,
+        title=s.title,
+        tags=s.tags,
+        paused=s.paused,
+        queue=s.queue,
+        priority=s.priority,
+        number=s.number,
+    )
+
+
+def blob(on: Tables, hash: BlobHash, stream: StreamId | None) -> Blob:
+    """Stored bytes; with a stream, only if it holds a reference."""
+    known = on.blobs.get(hash)
+    if known is None or (stream is not None and stream not in known.owners):
+        raise Error(Code.BLOB_UNKNOWN, "there are no stored bytes of this name", blob=hash)
+    return known.blob
+
+
+def check(on: Tables) -> tuple[Diagnosis, ...]:
+    """Look the store over: only leases can be stuck here."""
+    stuck = [s.id for s in on.streams.values() if s.active and (s.owner is None or on.gone(s.owner))]
+    if stuck:
+        detail = f"{len(stuck)} unfinished streams have no live worker; any worker will take them"
+        return (Diagnosis("warn", "leases", detail),)
+    return (Diagnosis("ok", "leases", "no unfinished stream is without a live worker"),)

@@ -1,0 +1,129 @@
+"""Promises: made, answered once; the clock by which they are judged, and the secret that signs their keys."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from contextlib import suppress
+
+from perdure.codec import decode, encode
+from perdure.ids import PromiseId, StreamId
+from perdure.inbox.admit import is_news, stream_unknown, wake
+from perdure.store.postgres.driver import Cells
+from perdure.store.postgres.tx import Session
+from perdure.store.shapes import Accepted, AlreadyResolved, Resolved, Unknown
+from perdure.vocab.promises import PromiseState, Resolution, TimedOut
+
+
+async def make_promise(on: Session, promise: PromiseState) -> PromiseState:
+    """Create a promise, or find the one that exists."""
+    known = await read_promise(on, promise.id)
+    if known is not None:
+        return known
+    async with on.transaction():
+        await on.all("promises_lock", [promise.id])
+        return await _make(on, promise)
+
+
+async def _make(on: Session, promise: PromiseState) -> PromiseState:
+    """Create a promise whose lock we have, unless it exists."""
+    known = await read_promise(on, promise.id)
+    if known is not None:
+        return known
+    target = await on.one("stream_target", promise.stream)
+    if target is None:
+        raise stream_unknown(promise.stream)
+    resolution = encode(promise.resolution) if promise.resolution is not None else None
+    await on.all("promise_insert", promise.id, target[0], resolution, promise.deadline_at)
+    return promise
+
+
+async def resolve(
+    on: Session, promise: PromiseId, resolution: Resolution, now: int, make: PromiseState | None = None
+) -> Resolved:
+    """Answer a promise, made for it if need be, if nobody was first, and wake who waits."""
+    async with on.transaction():
+        await on.all("promises_lock", [promise])
+        if make is not None:
+            await _make(on, make)
+        if await on.one("promise_resolve", promise, encode(resolution)) is not None:
+            await wake_waiting(on, promise, now)
+            return Accepted()
+        known = await read_promise(on, promise)
+        if known is None:
+            return Unknown()
+        if known.resolution is None:  # too late
+            await on.all("promise_lapse", promise, encode(TimedOut()))
+            await wake_waiting(on, promise, now)
+            return Accepted() if isinstance(resolution, TimedOut) else AlreadyResolved(TimedOut())
+    return AlreadyResolved(known.resolution)
+
+
+class _Closed(Exception):
+    """Takes back what was written so far."""
+
+
+async def resolve_all(
+    on: Session, answers: Sequence[tuple[PromiseState, Resolution]], now: int
+) -> dict[PromiseId, Resolution]:
+    """Answer several promises, made for it if need be: all of them or none; what stood in the way."""
+    closed: dict[PromiseId, Resolution] = {}
+    with suppress(_Closed):
+        async with on.transaction():
+            await on.all("promises_lock", [made.id for made, _ in answers])
+            for made, resolution in answers:
+                known = await _make(on, made)
+                if await on.one("promise_resolve", made.id, encode(resolution)) is None:
+                    closed[made.id] = known.resolution or TimedOut()
+                else:
+                    await wake_waiting(on, made.id, now)
+            if closed:
+                raise _Closed
+    return closed
+
+
+async def wake_waiting(on: Session, promise: PromiseId, now: int) -> None:
+    """Wake every stream that waits for a promise."""
+    new = wake(StreamId(""), promise, at=now)  # the same for every stream that waits
+    await on.all("promise_wake", promise, new.source_key, new.at, is_news(new.item), new.data)
+
+
+async def read_promise(on: Session, promise: PromiseId) -> PromiseState | None:
+    """A promise as it is now."""
+    found = await on.one("promise_read", promise)
+    return None if found is None else promise_state(found)
+
+
+def promise_state(found: Cells) -> PromiseState:
+    """A promise from its row."""
+    promise, stream, resolution, deadline_at, asks, asked_at, consumed_at = found
+    return PromiseState(
+        id=promise,
+        stream=stream,
+        resolution=decode(resolution, Resolution) if resolution is not None else None,
+        deadline_at=deadline_at,
+        asks=asks,
+        asked_at=asked_at,
+        consumed_at=consumed_at,
+    )
+
+
+async def lock_promises(on: Session, name: StreamId) -> list[PromiseId]:
+    """Lock the promises of a stream: before the stream, like everybody."""
+    promises = [promise for (promise,) in await on.all("promise_owned", name)]
+    if promises:
+        await on.all("promises_lock", promises)
+    return promises
+
+
+async def server_now(on: Session) -> int:
+    """The moment on the server's clock."""
+    (now,) = await on.one("now")
+    return now
+
+
+async def secret(on: Session, name: str) -> bytes:
+    """The secret of that name; made if there is none."""
+    while (found := await on.one("secret", name, os.urandom(32))) is None:
+        pass  # somebody made it at the same moment, and our view is from before
+    return found[0]

@@ -1,0 +1,74 @@
+"""A stream's row and what hangs on it: begun, named and tagged, referring to bytes; what is put into its inbox."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import suppress
+from typing import TypeVar
+
+from perdure.commit.changes import Label
+from perdure.commit.plan import Blob, Entry
+from perdure.ids import Seq, StreamId, stream_names
+from perdure.inbox.admit import Delivery, is_news
+from perdure.store.postgres.driver import ForeignKeyViolationError
+from perdure.store.postgres.log import check_keys, write_log
+from perdure.store.postgres.tx import Session
+from perdure.vocab.records import FORMAT
+
+T = TypeVar("T")
+
+MAX_DISTURBED = 100
+
+
+async def undisturbed(work: Callable[[], Awaitable[T]]) -> T:
+    """Do something to a stream, or to bytes that others may refer to, that somebody may delete at the same moment: then
+    once more, because what was looked at is not true any more. Each time somebody else got on."""
+    for _ in range(MAX_DISTURBED):
+        with suppress(ForeignKeyViolationError):
+            return await work()
+    return await work()
+
+
+async def begin_stream(
+    on: Session,
+    name: StreamId,
+    agent: str,
+    entries: Sequence[Entry],
+    now: int,
+    place: tuple[str | None, int | None] = (None, None),
+) -> int | None:
+    """A new stream with these records; None if there is one of that name."""
+    format = max([FORMAT, *(entry.version for entry in entries)])
+    opened = await on.one("stream_open", name, *stream_names(name), agent, format, now, len(entries), *place)
+    if opened is None:
+        return None
+    await check_keys(on, name, opened[0], entries)
+    await write_log(on, opened[0], Seq(1), entries, by=None)
+    return opened[0]
+
+
+async def refer(on: Session, stream: int, blobs: Iterable[Blob]) -> None:
+    """Store bytes that are not there yet, and let a stream refer to them."""
+    by_hash = {blob.hash: blob for blob in blobs}
+    if by_hash:
+        sorted_blobs = [by_hash[hash] for hash in sorted(by_hash)]
+        media_types, data = [b.media_type for b in sorted_blobs], [b.data for b in sorted_blobs]
+        await on.all("blobs_put", stream, sorted(by_hash), media_types, data)
+
+
+async def relabel(on: Session, stream: int, name: StreamId, label: Label) -> None:
+    """Change its title and its tags."""
+    if label.title is not None:
+        await on.all("title_put", stream, label.title)
+    if label.tags is not None:
+        await on.all("tags_clear", stream)
+    if label.drops:
+        await on.all("tags_drop", stream, list(label.drops))
+    if adds := [*(label.tags or ()), *label.adds]:
+        await on.all("tags_put", stream_names(name)[0], stream, adds)
+
+
+async def put(on: Session, stream: int, new: Delivery) -> int:
+    """Inside a transaction: put it there, whatever it is; its number in the inbox."""
+    (inbox_id,) = await on.one("inbox_insert", stream, new.source_key, new.at, is_news(new.item), new.data)
+    return inbox_id

@@ -1,0 +1,104 @@
+"""The side channel of a file: a second file beside it, which is made when the first model speaks for long, and may be
+deleted whenever nobody uses the store."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TypeVar
+
+from perdure.ids import StreamId
+from perdure.store.live import KEPT_MS, Piece
+from perdure.store.sqlite.failures import failure
+
+T = TypeVar("T")
+
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS live (
+    id INTEGER PRIMARY KEY,
+    stream TEXT NOT NULL, turn TEXT NOT NULL, effect TEXT NOT NULL, run INTEGER NOT NULL, seq INTEGER NOT NULL,
+    start INTEGER NOT NULL, text TEXT NOT NULL, thinking INTEGER NOT NULL, at INTEGER NOT NULL
+) STRICT;
+CREATE INDEX IF NOT EXISTS live_stream ON live (stream);
+CREATE INDEX IF NOT EXISTS live_at ON live (at);
+"""
+_COLUMNS = "stream, turn, effect, run, seq, start, text, thinking"
+
+
+class SqliteChannel:
+    """Pieces in a file of their own, on a thread of its own: no commit of the store ever waits for it."""
+
+    def __init__(self, store: Path) -> None:
+        self._path = store.with_name(f"{store.name}-live")
+        self._thread: ThreadPoolExecutor | None = None
+        self._connection: sqlite3.Connection | None = None
+
+    async def put(self, pieces: Sequence[Piece], *, over: Sequence[tuple[StreamId, int]] = (), now: int) -> None:
+        """Forget, then add, in one transaction that waits for no disk."""
+        rows = [(p.stream, p.turn, p.effect, p.run, p.seq, p.start, p.text, p.thinking, now) for p in pieces]
+
+        def write(on: sqlite3.Connection) -> None:
+            on.execute("BEGIN IMMEDIATE")
+            try:
+                on.executemany("DELETE FROM live WHERE stream = ? AND run <= ?", over)
+                on.executemany(f"INSERT INTO live ({_COLUMNS}, at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", rows)
+                on.execute("DELETE FROM live WHERE at < ?", (now - KEPT_MS,))
+                on.execute("COMMIT")
+            except BaseException:
+                on.execute("ROLLBACK")
+                raise
+
+        await self._do(write, make=True)
+
+    async def read(self, stream: StreamId) -> tuple[Piece, ...]:
+        """What there is of a stream."""
+        query = f"SELECT {_COLUMNS} FROM live WHERE stream = ? ORDER BY run, seq, start"
+        found = await self._do(lambda on: on.execute(query, (stream,)).fetchall(), make=False)
+        return tuple(Piece(*row[:-1], thinking=bool(row[-1])) for row in found or ())
+
+    async def forget(self, stream: StreamId) -> None:
+        """The stream is gone."""
+        await self._do(lambda on: on.execute("DELETE FROM live WHERE stream = ?", (stream,)), make=False)
+
+    async def _do(self, work: Callable[[sqlite3.Connection], T], *, make: bool) -> T | None:
+        """None if there is no file, and nobody wants to make it."""
+        if self._thread is None:
+            self._thread = ThreadPoolExecutor(1, thread_name_prefix="perdure-live")
+        return await asyncio.get_running_loop().run_in_executor(self._thread, self._work, work, make)
+
+    def _work(self, work: Callable[[sqlite3.Connection], T], make: bool) -> T | None:
+        try:
+            if self._connection is None:
+                if not make and not self._path.exists():
+                    return None
+                self._connection = _connect(self._path)
+            return work(self._connection)
+        except sqlite3.Error as problem:
+            self._drop()  # the file may have been deleted
+            raise failure(problem, self._path) from problem
+
+    def _drop(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def close(self) -> None:
+        """Wait for what is under way, and close the file."""
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            thread.submit(self._drop)
+            thread.shutdown()
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    connection = sqlite3.connect(path, timeout=1.0, isolation_level=None, check_same_thread=False)
+    try:
+        connection.executescript("PRAGMA journal_mode = WAL; PRAGMA synchronous = OFF; PRAGMA secure_delete = ON;")
+        connection.executescript(_SCHEMA)
+    except BaseException:
+        connection.close()
+        raise
+    return connection

@@ -1,0 +1,94 @@
+"""Promises: made, answered once; and the secret that signs their keys."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+from perdure.codec import decode, encode
+from perdure.ids import PromiseId
+from perdure.inbox.admit import stream_unknown, wake
+from perdure.store.shapes import Accepted, AlreadyResolved, Resolved, Unknown
+from perdure.store.sqlite.streams import put
+from perdure.store.sqlite.tx import Cells, Statements, Tx
+from perdure.vocab.promises import PromiseState, Resolution, TimedOut
+
+
+def make_promise(tx: Tx, promise: PromiseState) -> PromiseState:
+    """Create a promise, or find the one that exists."""
+    known = read_promise(tx, promise.id)
+    if known is not None:
+        return known
+    target = tx.one("stream_target", (promise.stream,))
+    if target is None:
+        raise stream_unknown(promise.stream)
+    resolution = encode(promise.resolution) if promise.resolution is not None else None
+    tx.run("promise_insert", (promise.id, target[0], resolution, promise.deadline_at))
+    return promise
+
+
+def resolve(tx: Tx, promise: PromiseId, resolution: Resolution, now: int, make: PromiseState | None = None) -> Resolved:
+    """Answer a promise, made for it if need be, if nobody was first, and wake who waits."""
+    if make is not None:
+        make_promise(tx, make)
+    if tx.run("promise_resolve", (encode(resolution), promise, tx.clock.wall_ms())).rowcount == 1:
+        wake_waiting(tx, promise, now)
+        return Accepted()
+    known = read_promise(tx, promise)
+    if known is None:
+        return Unknown()
+    if known.resolution is None:  # too late
+        tx.run("promise_lapse", (encode(TimedOut()), promise))
+        wake_waiting(tx, promise, now)
+        return Accepted() if isinstance(resolution, TimedOut) else AlreadyResolved(TimedOut())
+    return AlreadyResolved(known.resolution)
+
+
+def resolve_all(tx: Tx, answers: Sequence[tuple[PromiseState, Resolution]], now: int) -> dict[PromiseId, Resolution]:
+    """Answer several promises, made for it if need be: all of them or none; what stood in the way."""
+    moment = tx.clock.wall_ms()
+    closed: dict[PromiseId, Resolution] = {}
+    for made, _ in answers:
+        known = read_promise(tx, made.id) or made
+        late = known.deadline_at is not None and known.deadline_at <= moment
+        if ended := known.resolution or (TimedOut() if late else None):
+            closed[made.id] = ended
+    for made, resolution in answers if not closed else ():
+        make_promise(tx, made)
+        tx.run("promise_resolve", (encode(resolution), made.id, moment))
+        wake_waiting(tx, made.id, now)
+    return closed
+
+
+def wake_waiting(tx: Tx, promise: PromiseId, now: int) -> None:
+    """Wake every stream that waits for a promise."""
+    for stream, name in tx.all("wait_streams", (promise,)):
+        put(tx, stream, wake(name, promise, at=now))
+    tx.run("wait_end", (promise,))
+
+
+def read_promise(tx: Statements, promise: PromiseId) -> PromiseState | None:
+    """A promise as it is now."""
+    found = tx.one("promise_read", (promise,))
+    return None if found is None else promise_state(found)
+
+
+def promise_state(found: Cells) -> PromiseState:
+    """A promise from its row."""
+    promise, stream, resolution, deadline_at, asks, asked_at, consumed_at = found
+    return PromiseState(
+        id=promise,
+        stream=stream,
+        resolution=decode(resolution, Resolution) if resolution is not None else None,
+        deadline_at=deadline_at,
+        asks=asks,
+        asked_at=asked_at,
+        consumed_at=consumed_at,
+    )
+
+
+def secret(tx: Tx, name: str) -> bytes:
+    """The secret of that name; made if there is none."""
+    tx.run("secret_put", (name, os.urandom(32)))
+    (value,) = tx.one("secret_read", (name,))
+    return value

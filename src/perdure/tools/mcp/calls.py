@@ -1,0 +1,242 @@
+"""Calling a tool of an MCP server, and what its answer becomes."""
+
+from __future__ import annotations
+
+from base64 import b64decode
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, cast
+
+from perdure.codec import Json, digest
+from perdure.services.secrets import HIDDEN, MIN_PART_CHARS
+from perdure.tools.endings import StepFailed
+from perdure.tools.errors import OutcomeUnknown, ToolError
+from perdure.tools.execution_result import IMAGE_TYPES, SucceededWithImages, ToolResultImage
+from perdure.tools.json_schema import violations
+from perdure.tools.mcp.connection import Connection, ConnectionLost, NotConnected
+from perdure.tools.steps import StepEffect
+
+if TYPE_CHECKING:
+    import mcp_types as types
+
+    from perdure.tools.context import ToolContext
+
+MAX_ROUNDS = 10
+STATE_REFUSED = "mcp_error-32602"
+KEY = "io.perdure/idempotency-key"
+"""Under which servers find the idempotency key of a call, in its `_meta`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What is called: a tool of a server, with the class that its calls have."""
+
+    connection: Connection
+    tool: str
+    effect: StepEffect
+
+
+async def call_once(target: Target, args: Json, ctx: ToolContext[object]) -> object:
+    """Call a tool in one go. A server that asks for something is told that nobody can answer."""
+    from mcp_types import InputRequiredResult
+
+    answer = await _send(target, args, ctx.idempotency_key, None, None)
+    if isinstance(answer, InputRequiredResult):
+        message = 'The server asks for input, and it may not: its configuration has no "elicit": true'
+        raise ToolError(message, code="mcp_input_required")
+    value, images = await _read(answer, target.connection, ctx)
+    return SucceededWithImages(value, images) if images else value
+
+
+async def call_durably(target: Target, args: Json, ctx: ToolContext[object]) -> object:
+    """Call a tool whose server may ask people: each request is a step, and its questions are in the approvals.
+
+    A server that was started anew may not know its own state any more, and refuses it. It had not done what it was
+    asked to, so it is asked again from the beginning; what it asks in the same words is answered as before.
+    """
+    answers: dict[str, Json] | None = None
+    state: str | None = None
+    known: dict[str, Json] = {}
+
+    async def leg(given: Json, answers: dict[str, Json] | None, state: str | None, n: int) -> Json:
+        return await _leg(target, given, answers, state, ctx, n)
+
+    for n in range(1, MAX_ROUNDS + 1):
+        try:
+            said = await ctx.step(f"call:{n}", leg, args, answers, state, n, effect=target.effect)
+        except StepFailed as failed:
+            if failed.code == STATE_REFUSED and state is not None:
+                answers = state = None
+                continue
+            raise ToolError(failed.message, code=failed.code) from None
+        told = cast("dict[str, Json]", said)
+        if "asks" not in told:
+            return told["value"]
+        state = told["state"]
+        asked = cast("dict[str, dict[str, Json]]", told["asks"])
+        for key, one in asked.items():
+            question = digest([key, one])
+            if question not in known:
+                known[question] = await ask_person(ctx, f"asks:{n}:{key}", target, one)
+        answers = {key: known[digest([key, one])] for key, one in asked.items()}
+    raise ToolError(f"The server asked for input {MAX_ROUNDS} times; it was given up", code="mcp_input_required")
+
+
+async def _leg(
+    target: Target, args: Json, answers: dict[str, Json] | None, state: str | None, ctx: ToolContext[object], n: int
+) -> Json:
+    from mcp_types import ElicitRequest, ElicitResult, InputRequiredResult
+
+    connection = target.connection
+    count = 0
+
+    async def in_the_middle(params: types.ElicitRequestParams) -> types.ElicitResult:
+        nonlocal count
+        count += 1
+        asked = params.model_dump(mode="json", by_alias=True, exclude_none=True)
+        return ElicitResult.model_validate(await ask_person(ctx, f"asks:{n}.{count}", target, asked))
+
+    async with connection.alone:
+        connection.eliciting(in_the_middle)
+        try:
+            given = {key: ElicitResult.model_validate(one) for key, one in answers.items()} if answers else None
+            answer = await _send(target, args, ctx.idempotency_key, cast("types.InputResponses | None", given), state)
+        except NotConnected:
+            message = f"the MCP server {connection.name} cannot be reached; nothing was sent"
+            raise ToolError(message, code="mcp_not_connected", retry_safe=True) from None
+        except ConnectionLost:
+            raise OutcomeUnknown(f"the MCP server {connection.name} was lost before it answered") from None
+        finally:
+            connection.eliciting(None)
+    if not isinstance(answer, InputRequiredResult):
+        value, images = await _read(answer, connection, ctx)
+        kept = [await _attached(ctx, one.base64, one.media_type) for one in images]
+        return {"value": {"result": value, "pictures": kept} if kept else value}
+    asks: dict[str, Json] = {}
+    for key, one in (answer.input_requests or {}).items():
+        if not isinstance(one, ElicitRequest):
+            raise ToolError(f"The server asks for {one.method}, which is not offered", code="mcp_input_required")
+        asks[key] = one.params.model_dump(mode="json", by_alias=True, exclude_none=True)
+    return {"asks": asks, "state": answer.request_state}
+
+
+async def ask_person(ctx: ToolContext[object], step: str, target: Target, asked: dict[str, Json]) -> Json:
+    """Ask people what a server wants to know. Approving it with changed arguments fills in its form."""
+    schema = asked.get("requestedSchema")
+    about: Json = {"message": asked.get("message"), **({"schema": schema} if schema else {"url": asked.get("url")})}
+    decision = await ctx.dispatch.ask(step, f"{ctx.tool_name} (asks)", about)
+    if decision is None:
+        return {"action": "cancel"}
+    if decision.verdict != "approve":
+        return {"action": "decline"}
+    if schema is None:
+        return {"action": "accept"}
+    content = decision.args or {}
+    if wrong := violations(schema, content):
+        raise ToolError(f"{decision.by} answered what the server does not take: {wrong}", code="mcp_answer_invalid")
+    return {"action": "accept", "content": content}
+
+
+async def _send(
+    target: Target, args: Json, key: str, answers: types.InputResponses | None, state: str | None
+) -> types.CallToolResult | types.InputRequiredResult:
+    from mcp import MCPError
+    from mcp_types import REQUEST_TIMEOUT
+
+    connection = target.connection
+    given = cast("dict[str, Json]", args)
+    try:
+        return await connection.request(
+            lambda client: client.session.call_tool(
+                target.tool,
+                given,
+                read_timeout_seconds=connection.config.call_timeout,
+                input_responses=answers,
+                request_state=state,
+                meta={KEY: key},
+                allow_input_required=True,
+            )
+        )
+    except MCPError as problem:
+        if problem.error.code == REQUEST_TIMEOUT:
+            raise OutcomeUnknown(f"the MCP server {connection.name} did not answer in time") from None
+        raise ToolError(_hidden(problem.error.message, connection), code=f"mcp_error{problem.error.code}") from None
+    except ValueError:  # an answer it was, so the call was made; what came of it nobody can read
+        raise OutcomeUnknown(f"the MCP server {connection.name} answered something that cannot be read") from None
+    except RuntimeError as problem:  # the answer does not have the form that the server itself announced
+        raise ToolError(_hidden(str(problem), connection), code="mcp_result_invalid") from None
+
+
+# --- what it answered -------------------------------------------------------------------------------------------
+
+
+async def _read(
+    answer: types.CallToolResult, connection: Connection, ctx: ToolContext[object]
+) -> tuple[Json, tuple[ToolResultImage, ...]]:
+    """The value of an answer, and its pictures. Other bytes are attachments of the session, and the value refers to
+    them."""
+    parts: list[Json] = []
+    images: list[ToolResultImage] = []
+    for block in answer.content:
+        match block.type:
+            case "text":
+                parts.append(_hidden(block.text, connection))
+            case "image" if block.mime_type in IMAGE_TYPES:
+                images.append(ToolResultImage(block.data, block.mime_type))
+            case "image" | "audio":
+                parts.append(await _attached(ctx, block.data, block.mime_type))
+            case "resource_link":
+                parts.append({"resource": str(block.uri), "name": block.name})
+            case "resource":
+                parts.append(await _resource(block, connection, ctx))
+    if answer.is_error:
+        said = " ".join(part if isinstance(part, str) else str(part) for part in parts)
+        raise ToolError(said or "The tool failed and did not say why", code="mcp_tool_error")
+    bare = all(isinstance(part, str) for part in parts)
+    if answer.structured_content is not None:
+        structured = _without(answer.structured_content, connection)
+        return (structured if bare else {"structured": structured, "content": parts}), tuple(images)
+    return (parts[0] if bare and len(parts) == 1 else parts), tuple(images)
+
+
+async def _resource(block: types.EmbeddedResource, connection: Connection, ctx: ToolContext[object]) -> Json:
+    from mcp_types import TextResourceContents
+
+    found = block.resource
+    if isinstance(found, TextResourceContents):
+        return {"resource": str(found.uri), "text": _hidden(found.text, connection)}
+    kept = await _attached(ctx, found.blob, found.mime_type or "application/octet-stream")
+    return {"resource": str(found.uri), **cast("dict[str, Json]", kept)}
+
+
+async def _attached(ctx: ToolContext[object], base64: str, media_type: str) -> Json:
+    try:
+        data = b64decode(base64, validate=True)
+    except ValueError:  # the call was made, whatever its bytes are
+        return {"not_kept": "the server sent something else than base64", "media_type": media_type, "size": 0}
+    if not data:
+        return {"attachment": "", "media_type": media_type, "size": 0}
+    try:
+        ref = await ctx.attachments.put(data, media_type)
+    except ToolError as refusal:
+        return {"not_kept": refusal.message, "media_type": media_type, "size": len(data)}
+    return {"attachment": ref.hash, "media_type": media_type, "size": len(data)}
+
+
+def _hidden(text: str, connection: Connection) -> str:
+    """What a server says, without the secrets that it was given."""
+    for value in connection.secrets:
+        if len(value) >= MIN_PART_CHARS:
+            text = text.replace(value, HIDDEN)
+    return text
+
+
+def _without(value: Json, connection: Connection) -> Json:
+    match value:
+        case str():
+            return _hidden(value, connection)
+        case list():
+            return [_without(one, connection) for one in cast("list[Json]", value)]
+        case dict():
+            return {key: _without(one, connection) for key, one in cast("dict[str, Json]", value).items()}
+        case _:
+            return value

@@ -1,0 +1,217 @@
+"""MCP servers as a provider of tools: `Agent(tools=[servers])`.
+
+Laws: an unmarked tool is `once`. What a server says of its own tools can make a call harder, never easier, unless the
+application trusts it. A tool whose arguments nobody could check is left out, and costs no other. A server killed in the
+middle of a `once` call leaves it in doubt. A turn keeps the tools that it began with.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import re
+from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+from msgspec.structs import replace
+
+from perdure.codec import Json
+from perdure.errors import Code, Error
+from perdure.tools.errors import OutcomeUnknown, ToolError
+from perdure.tools.json_schema import problem_of
+from perdure.tools.mcp.calls import Target, call_durably, call_once
+from perdure.tools.mcp.config import ServerConfig, effect_of, parse
+from perdure.tools.mcp.connection import Connection, ConnectionLost, NotConnected
+from perdure.tools.provider import ToolProvider
+from perdure.tools.steps import StepEffect
+from perdure.vocab.tools import Durability, RetryPolicy, ToolContract, ToolHints, ToolManifest
+
+if TYPE_CHECKING:
+    import mcp_types as types
+
+    from perdure.tools.context import ToolContext
+
+log = logging.getLogger("perdure.mcp")
+
+MAX_NAME_CHARS = 64
+SCHEMA: Json = {"type": "object"}
+
+
+class McpServers(ToolProvider):
+    """The tools of MCP servers: `Agent(tools=[McpServers("mcp.json")])`.
+
+    A runtime with a worker connects to them when it is opened; `async with` does so earlier, to look at what they have.
+
+    Takes the usual `mcpServers` configuration, as a file or as a mapping. A server that cannot be reached costs its own
+    tools and is tried again; its list of tools is asked for anew when it says that it has changed.
+
+    Raises:
+        Error: `invalid_argument` for a configuration that cannot be used; `tool_package_missing` without `mcp`.
+    """
+
+    def __init__(self, config: Mapping[str, Json] | str | Path) -> None:
+        if find_spec("mcp") is None:
+            raise Error(
+                Code.TOOL_PACKAGE_MISSING,
+                "MCP servers need a package that is not installed",
+                because="mcp cannot be imported",
+                hint="pip install 'perdure[mcp]'",
+            )
+        self._users = 0
+        self._tools: dict[str, dict[str, _Offer]] = {}
+        self._connections = {name: self._connection(name, one) for name, one in parse(config).items()}
+
+    def _connection(self, name: str, config: ServerConfig) -> Connection:
+        return Connection(name, config, lambda listed: self._listed(name, config, listed))
+
+    async def __aenter__(self) -> Self:
+        await self.connect()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.disconnect()
+
+    async def connect(self) -> None:
+        """Connect to every server, and return once each was tried. Runtimes with a worker do this by themselves."""
+        self._users += 1
+        if self._users == 1:
+            await asyncio.gather(*(one.start() for one in self._connections.values()))
+
+    async def disconnect(self) -> None:
+        """Nobody else needs the connections: end them."""
+        self._users -= 1
+        if not self._users:
+            for one in self._connections.values():
+                await one.stop()
+
+    @property
+    def connected(self) -> dict[str, bool]:
+        """Which servers can be reached at the moment."""
+        return {name: one.connected for name, one in self._connections.items()}
+
+    # --- what there is
+
+    def _listed(self, server: str, config: ServerConfig, tools: Sequence[types.Tool]) -> None:
+        offers: dict[str, _Offer] = {}
+        for tool in tools:
+            rule = config.tools.get(tool.name)
+            if rule is not None and rule.hidden:
+                continue
+            offer = _Offer(server, config, tool)
+            if problem := problem_of(offer.contract.definition.parameters):
+                log.warning("the tool %r of the MCP server %s is left out: %s", tool.name[:80], server, problem[:200])
+                continue
+            offers.setdefault(offer.manifest.name, offer)
+        self._tools[server] = offers
+
+    def tool_manifests(self) -> Sequence[ToolManifest]:
+        """All tools of all servers that have listed theirs, server by server."""
+        if _in_loop():
+            for connection in self._connections.values():
+                connection.look()
+        return [offer.manifest for offers in self._tools.values() for offer in offers.values()]
+
+    def resolve_manifest(self, name: str) -> ToolManifest | None:
+        """The manifest of that name. A server that was never reached may have it: then nobody can say."""
+        offer = self._find(name)
+        if offer is None:
+            for server, one in self._connections.items():
+                if server not in self._tools and name.startswith(f"mcp_{server}__"):
+                    raise NotConnected(one.name)
+        return offer.manifest if offer else None
+
+    def resolve_contract(self, name: str) -> ToolContract | None:
+        """The contract of a tool, with the schema that its server gave."""
+        offer = self._find(name)
+        return offer.contract if offer else None
+
+    def _find(self, name: str) -> _Offer | None:
+        return next((offers[name] for offers in self._tools.values() if name in offers), None)
+
+    # --- calls
+
+    async def execute(self, name: str, args: Json, ctx: ToolContext[object]) -> object:
+        """Call a tool of a server."""
+        offer = self._find(name)
+        if offer is None:
+            raise ToolError(f"{name} cannot be reached at the moment; nothing was sent", code="mcp_not_connected")
+        connection = self._connections[offer.server]
+        try:
+            target = Target(connection, offer.tool.name, offer.effect)
+            return await (call_durably if offer.config.elicit else call_once)(target, args, ctx)
+        except NotConnected:
+            message = f"the MCP server {offer.server} cannot be reached; nothing was sent"
+            raise ToolError(message, code="mcp_not_connected", retry_safe=True) from None
+        except ConnectionLost:
+            raise OutcomeUnknown(f"the MCP server {offer.server} was lost before it answered") from None
+
+
+def _in_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
+class _Offer:
+    """One tool as a server offers it, and what the application makes of that."""
+
+    def __init__(self, server: str, config: ServerConfig, tool: types.Tool) -> None:
+        self.server = server
+        self.config = config
+        self.tool = tool
+        rule, said = config.tools.get(tool.name), tool.annotations
+        reads, repeats = (said.read_only_hint, said.idempotent_hint) if said else (None, None)
+        destroys = said.destructive_hint if said else None
+        effect = effect_of(rule, trusted=config.trust, reads=reads, repeats=repeats)
+        safe = effect != "once"
+        self.effect: StepEffect = effect
+        retry = RetryPolicy(kind="idempotent", max_attempts=2) if safe else RetryPolicy(kind="safe", max_attempts=2)
+        self.manifest = ToolManifest(
+            name=tool_name(server, tool.name),
+            description=tool.description or tool.title or tool.name,
+            id=f"mcp:{server}:{tool.name}",
+            durability=Durability(
+                effect="resumable" if config.elicit else effect,
+                retry=RetryPolicy() if config.elicit else retry,
+                timeout_ms=None if config.elicit else int(config.call_timeout * 1000),
+            ),
+            # Hints are believed as the class is: an untrusted server's word counts only where it warns.
+            hints=ToolHints(
+                readonly=True if effect == "pure" else None,
+                idempotent=True if effect == "idempotent" else None,
+                destructive=destroys if config.trust or destroys else None,
+                open_world=True,
+            ),
+        )
+        contract = self.manifest.contract(tool.input_schema or SCHEMA)
+        asks = rule.approve if rule is not None and rule.approve is not None else None
+        if asks is None:
+            asks = config.approve == "always" or (config.approve == "destructive" and destroys is True)
+        policy = "requires_approval" if asks else "auto"
+        self.contract = replace(contract, definition=replace(contract.definition, policy=policy))
+
+
+def tool_name(server: str, tool: str) -> str:
+    """`mcp_{server}__{tool}`, in the letters and the length that every provider of models takes; with a hash if it
+    could be read in two ways."""
+    name = f"mcp_{server}__{tool}"
+    if "__" in server or server.endswith("_"):
+        return _hashed(name, f"{server} {tool}", MAX_NAME_CHARS)
+    return plain_name(name, MAX_NAME_CHARS)
+
+
+def plain_name(name: str, most: int = 48) -> str:
+    """A name in plain letters; one that had to be changed for that ends with a hash, so that no two become one."""
+    if re.fullmatch(r"[A-Za-z0-9_-]*", name) and len(name) <= most:
+        return name
+    return _hashed(name, name, most)
+
+
+def _hashed(name: str, whose: str, most: int) -> str:
+    plain = re.sub(r"[^A-Za-z0-9_-]", "_", name)
+    return f"{plain[: most - 9]}_{hashlib.sha256(whose.encode()).hexdigest()[:8]}"

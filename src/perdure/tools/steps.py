@@ -1,0 +1,69 @@
+"""A step's function, run: in the event loop or in a thread, and only while its body counts."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Awaitable, Callable
+from typing import Literal
+
+from perdure.effects.controller import Care, Ledger, NotDispatched
+from perdure.tools.endings import Parked
+from perdure.tools.life import Life
+from perdure.tools.threads import Ended, NotStarted, Raised, Returned, ToolThreads
+
+StepEffect = Literal["once", "idempotent", "pure"]
+
+STEP_CARE: dict[StepEffect, Care] = {
+    "once": Care(effect="once"),
+    "idempotent": Care(effect="idempotent"),
+    "pure": Care(effect="pure"),
+}
+
+THREAD_PAUSE_S = 0.05
+"""Between two tries of a step for which there was no thread, or no lease."""
+
+
+async def run(call: Callable[[], object], *, in_loop: bool, life: Life, ledger: Ledger, threads: ToolThreads) -> Ended:
+    """Call it, await what it returns, and say how that ended.
+
+    Raises:
+        NotDispatched: it did not begin.
+    """
+    life.check_open()
+    ended = await _in_loop(call) if in_loop else await _in_thread(call, life, ledger, threads)
+    if isinstance(ended, Returned) and inspect.isawaitable(ended.value):
+        value: Awaitable[object] = ended.value
+        return await _in_loop(lambda: value)
+    return ended
+
+
+async def _in_loop(call: Callable[[], object]) -> Ended:
+    try:
+        value = call()
+        return Returned(await value if inspect.isawaitable(value) else value)
+    except (asyncio.CancelledError, Parked):
+        raise
+    except BaseException as error:  # noqa: BLE001 - how a step ended is judged by the caller
+        return Raised(error)
+
+
+async def _in_thread(call: Callable[[], object], life: Life, ledger: Ledger, threads: ToolThreads) -> Ended:
+    def begin() -> object:
+        if not life.is_open or not ledger.lease_live():
+            raise NotDispatched
+        return call()
+
+    job = threads.submit(begin)
+    try:
+        ended = await asyncio.shield(job.future)
+    except asyncio.CancelledError:
+        threads.withdraw(job, "the call was stopped")
+        if not job.future.done():
+            threads.abandon(job)
+        raise
+    if isinstance(ended, NotStarted) or (isinstance(ended, Raised) and isinstance(ended.error, NotDispatched)):
+        await asyncio.sleep(THREAD_PAUSE_S)
+        life.check_open()
+        raise NotDispatched
+    return ended

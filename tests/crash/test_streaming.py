@@ -1,0 +1,232 @@
+"""A worker is killed while its model writes: whoever watches sees one clean message in the end, from any cursor."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from perdure import Agent, Delta, Event, Fact, Runtime, Tuning
+from perdure.ids import StreamId
+from perdure.models.protocol import ModelEvent, ModelReply, ModelRequest, TextDelta
+from perdure.observe.events import Superseded
+from perdure.vocab.messages import Reply, Text
+from perdure.vocab.outcomes import LlmCallOutcome
+from perdure.vocab.records import EffectSettled
+from perdure.vocab.usage import Usage
+from tests.scenarios.conftest import until
+
+pytestmark = [pytest.mark.crash, pytest.mark.timeout(90)]
+
+CHILD = """
+    import asyncio, sys
+    from pathlib import Path
+    from perdure import Agent, Runtime, Tuning
+    from perdure.models.protocol import HiddenDelta, TextDelta
+
+    class Endless:
+        name = "writer"
+        async def stream(self, request):
+            Path(sys.argv[2]).open("a").write("asked\\n")
+            for n in range(500):
+                yield TextDelta(f"old{n} ")
+                await asyncio.sleep(0.001)
+            Path(sys.argv[3]).touch()
+            await asyncio.sleep(3600)
+
+    async def main():
+        async with Runtime(sys.argv[1], agents=[Agent("a", model=Endless())], tuning=Tuning(lease_s=1.0)) as rt:
+            await (await rt.session("s", agent="a")).send("go", key="k")
+            await asyncio.sleep(3600)
+
+    asyncio.run(main())
+"""
+LIMITED = "model=Endless(), max_turn_tokens=1_100"
+OLD = "".join(f"old{n} " for n in range(500))
+NEW = "".join(f"new{n} " for n in range(1000))
+
+
+class Writer:
+    """The same model after the restart: it words its answer differently."""
+
+    name = "writer"
+
+    def __init__(self, asked: Path) -> None:
+        self._asked = asked
+
+    async def stream(self, request: ModelRequest) -> AsyncIterator[ModelEvent]:
+        note(self._asked)
+        for n in range(1000):
+            yield TextDelta(f"new{n} ")
+            if n % 100 == 0:
+                await asyncio.sleep(0.02)
+        yield ModelReply(parts=(Text(text=NEW),), finish="stop", usage=Usage(output=1000, calls=1), model="writer")
+
+
+def started(command: list[str]) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(command)
+
+
+def note(path: Path) -> None:
+    with path.open("a") as file:
+        file.write("asked\n")
+
+
+async def hidden(rt: Runtime, stream: StreamId) -> bool:
+    return not all(piece.text for piece in await rt.store.live.read(stream))
+
+
+def there(path: Path) -> bool:
+    return path.exists()
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path / 's.db'}" if request.param == "sqlite" else request.getfixturevalue("postgres_url")
+
+
+class Watcher:
+    """Reads a session from a cursor, and keeps what a screen would show."""
+
+    def __init__(self, rt: Runtime, after: str = "", screen: str = "") -> None:
+        self.events: list[Event] = []
+        self.screen = screen
+        self._task = asyncio.create_task(self._read(rt, after))
+
+    async def _read(self, rt: Runtime, after: str) -> None:
+        async for event in rt.existing("s").events(after):
+            self.events.append(event)
+            if isinstance(event, Delta):
+                self.screen += event.text
+            elif isinstance(event, Superseded):
+                assert event.chars == len(self.screen)
+                self.screen = ""
+            elif isinstance(event, Fact) and (saved := reply_in(event)):
+                self.screen = saved  # it replaces whatever was shown
+            assert OLD.startswith(self.screen) or NEW.startswith(self.screen), "two answers in one"
+
+    async def until(self, screen: str) -> None:
+        while self.screen != screen:
+            if self._task.done():
+                self._task.result()
+            await asyncio.sleep(0.02)
+
+    async def leave(self) -> str:
+        self._task.cancel()
+        await asyncio.wait([self._task])
+        return str(self.events[-1].cursor)
+
+
+async def test_killed_in_the_middle_of_a_reply(url: str, tmp_path: Path) -> None:
+    asked, half = tmp_path / "asked", tmp_path / "half"
+    command = [sys.executable, "-c", textwrap.dedent(CHILD), url, str(asked), str(half)]
+    child = started(command)
+    try:
+        while not there(half):
+            assert child.poll() is None
+            await asyncio.sleep(0.05)
+        async with Runtime(url, agents=[], worker=False) as looking:
+            stays, goes = Watcher(looking), Watcher(looking)
+            await stays.until(OLD)
+            await goes.until(OLD)
+            cursor = await goes.leave()
+            os.kill(child.pid, signal.SIGKILL)
+            child.wait()
+            agents = [Agent("a", model=Writer(asked))]
+            async with Runtime(url, agents=agents, tuning=Tuning(lease_s=1.0)) as rt:
+                back = Watcher(looking, cursor, OLD)
+                sent = await (await rt.session("s", agent="a")).send("go", key="k")
+                assert sent.duplicate
+                assert (await sent.result(timeout=40)).text == NEW
+                for one in (stays, back):
+                    await one.until(NEW)
+                    await one.leave()
+                    assert [reply_in(event) for event in one.events if reply_in(event)] == [NEW]
+                ledger = [(entry.effect, entry.usage) for entry in await sent.session.ledger()]
+    finally:
+        child.kill()
+        child.wait()
+    assert len(asked.read_text().splitlines()) == 2, "once before the kill and once after it"
+    (first, lost), (second, whole) = ledger
+    assert (first, lost.output, lost.calls, lost.estimated) == ("m1.1", 1_130, 1, 1), "3,390 characters were written"
+    assert lost.input > 0
+    assert (second, whole) == ("m1.2", Usage(output=1_000, calls=1))
+
+
+async def test_what_was_bought_before_the_kill_counts_against_the_limits(tmp_path: Path) -> None:
+    url, asked, half = f"sqlite:///{tmp_path / 's.db'}", tmp_path / "asked", tmp_path / "half"
+    child = started(
+        [sys.executable, "-c", textwrap.dedent(CHILD.replace("model=Endless()", LIMITED)), url, str(asked), str(half)]
+    )
+    try:
+        async with Runtime(url, agents=[], worker=False) as looking:
+            while not there(half):
+                assert child.poll() is None
+                await asyncio.sleep(0.05)
+            watcher = Watcher(looking)
+            await watcher.until(OLD)
+            await watcher.leave()
+        os.kill(child.pid, signal.SIGKILL)
+        child.wait()
+        agents = [Agent("a", model=Writer(asked), max_turn_tokens=1_100)]
+        async with Runtime(url, agents=agents, tuning=Tuning(lease_s=1.0)) as rt:
+            sent = await (await rt.session("s", agent="a")).send("go", key="k")
+            result = await sent.result(timeout=40)
+    finally:
+        child.kill()
+        child.wait()
+    assert (result.status, result.reason) == ("stopped", "limit_reached")
+    assert result.usage.estimated == 1
+    assert len(asked.read_text().splitlines()) == 1, "it is not asked again"
+
+
+def reply_in(event: Event) -> str:
+    """The reply that a fact saves, if it does."""
+    match event:
+        case Fact(record=EffectSettled(outcome=LlmCallOutcome(reply=Reply() as reply))):
+            return reply.text
+        case _:
+            return ""
+
+
+@pytest.mark.parametrize("call_begun", [False, True], ids=["text", "call"])
+async def test_what_was_written_before_the_kill_may_stand_as_a_partial_reply(
+    url: str, call_begun: bool, tmp_path: Path
+) -> None:
+    asked, half = tmp_path / "asked", tmp_path / "half"
+    script = CHILD.replace("model=Endless()", "model=Endless(), partial_replies='finalize'")
+    if call_begun:
+        script = script.replace("Path(sys.argv[3]).touch()", "yield HiddenDelta(4); Path(sys.argv[3]).touch()")
+    child = started([sys.executable, "-c", textwrap.dedent(script), url, str(asked), str(half)])
+    try:
+        async with Runtime(url, agents=[], worker=False) as looking:
+            while not there(half):
+                assert child.poll() is None
+                await asyncio.sleep(0.05)
+            watcher = Watcher(looking)
+            await watcher.until(OLD)
+            stream = looking.existing("s").stream
+            if call_begun:
+                await until(lambda: hidden(looking, stream))
+            os.kill(child.pid, signal.SIGKILL)
+            child.wait()
+            agents = [Agent("a", model=Writer(asked), partial_replies="finalize")]
+            async with Runtime(url, agents=agents, tuning=Tuning(lease_s=1.0)) as rt:
+                sent = await (await rt.session("s", agent="a")).send("go", key="k")
+                result = await sent.result(timeout=40)
+                shown = NEW if call_begun else OLD
+                await watcher.until(shown)
+                await watcher.leave()
+    finally:
+        child.kill()
+        child.wait()
+    assert (result.text, result.partial) == (shown, "" if call_begun else "worker_lost")
+    assert len(asked.read_text().splitlines()) == (2 if call_begun else 1)
+    assert result.usage.estimated == 1

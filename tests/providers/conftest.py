@@ -1,0 +1,19 @@
+"""What every test with a provider needs: its connections end with the test, and nobody polls slowly."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from perdure.models.providers import clients
+
+
+@pytest.fixture(autouse=True)
+async def connections(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[None]:
+    import pydantic_ai.models.openai
+
+    monkeypatch.setattr(pydantic_ai.models.openai, "_OPENAI_BACKGROUND_POLL_INTERVAL", 0)
+    clients.hold()
+    yield
+    await clients.release()

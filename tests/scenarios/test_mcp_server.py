@@ -1,0 +1,147 @@
+"""Agents offered as an MCP server: what a client asks is an input like any other, once per key."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+from mcp import Client, StdioServerParameters
+from mcp_types import CallToolResult
+
+from perdure import Agent, Runtime, tool
+from perdure.cli.app import run_app
+from perdure.codec import Json
+from perdure.models.scripted import ScriptedModel, call, say
+from perdure.runtime.mcp_server import mcp_server
+from perdure.tools.mcp import McpServers
+from perdure.vocab.messages import ToolResult
+from tests.scenarios.conftest import Desk
+from tests.scenarios.test_mcp import Served
+
+
+def answer(result: CallToolResult) -> dict[str, Json]:
+    assert not result.is_error, result.content
+    return msgspec.convert(result.structured_content, dict[str, Json])
+
+
+async def test_an_agent_is_a_tool_and_its_sessions_can_be_read(desk: Desk) -> None:
+    rt = await desk.open(ScriptedModel(say("hello", exact=True)))
+    async with Client(mcp_server(rt)) as client:
+        names = [one.name for one in (await client.list_tools()).tools]
+        assert names == ["ask_a", "turn_result", "session_history", "list_sessions"]
+        told = answer(await client.call_tool("ask_a", {"message": "hi", "session": "s", "key": "k1"}))
+        assert (told["status"], told["text"], told["session"]) == ("finished", "hello", "s")
+        again = answer(await client.call_tool("ask_a", {"message": "hi", "session": "s", "key": "k1"}))
+        assert again == told, "the same key is the same input"
+        read = answer(await client.call_tool("session_history", {"session": "s"}))
+        assert read["messages"] == [{"role": "user", "text": "hi"}, {"role": "assistant", "text": "hello"}]
+        listed = answer(await client.call_tool("list_sessions", {}))
+        assert [one["session"] for one in listed["sessions"]] == ["s"]
+        other = await client.call_tool("ask_a", {"message": "something else", "session": "s", "key": "k1"})
+        assert other.is_error
+        assert "input_key_conflict" in str(other.content)
+        nobody = await client.call_tool("session_history", {"session": "never"})
+        assert "session_unknown" in str(nobody.content)
+
+
+async def test_a_turn_that_takes_long_goes_on_and_is_fetched(desk: Desk) -> None:
+    go = asyncio.Event()
+    ran: list[str] = []
+
+    @tool
+    async def work() -> str:
+        """Work."""
+        ran.append("work")
+        await go.wait()
+        return "worked"
+
+    rt = await desk.open(ScriptedModel(call("work"), say("done", exact=True)), work)
+    async with Client(mcp_server(rt)) as client:
+        told = answer(await client.call_tool("ask_a", {"message": "go", "session": "s", "key": "k", "wait": 0.1}))
+        assert told["status"] == "running"
+    async with Client(mcp_server(rt)) as client:  # whoever left comes back
+        go.set()
+        given: dict[str, Json] = {"session": "s", "turn": told["turn"], "wait": 30}
+        ended = answer(await client.call_tool("turn_result", given))
+    assert (ended["status"], ended["text"], ran) == ("finished", "done", ["work"])
+
+
+APP = """
+from perdure import Agent, Runtime
+from perdure.testing import ScriptedModel, say
+app = Runtime("sqlite:///{db}", agents=[Agent("helper", model=ScriptedModel(say("at your service", exact=True)))])
+"""
+
+
+async def test_the_command_serves_over_stdio_and_answers_the_same_after_a_restart(tmp_path: Path) -> None:
+    (tmp_path / "helper_app.py").write_text(APP.format(db=tmp_path / "app.db"))
+    parameters = StdioServerParameters(
+        command=sys.executable,
+        args=["-m", "perdure", "mcp", "serve", "helper_app:app"],
+        env={"PYTHONPATH": str(tmp_path)},
+        cwd=tmp_path,
+    )
+    answers: list[dict[str, Json]] = []
+    for _ in range(2):
+        async with Client(parameters) as client:
+            answers.append(answer(await client.call_tool("ask_helper", {"message": "hi", "key": "once"})))
+    assert answers[0]["text"] == "at your service"
+    assert answers[0] == answers[1]
+
+
+async def test_the_command_serves_over_http_and_a_killed_one_answers_the_same_when_it_is_back(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "helper_app.py").write_text(APP.format(db=tmp_path / "app.db"))
+    serve = ["-m", "perdure", "mcp", "serve", "helper_app:app", "--port", "PORT"]
+    answers: list[dict[str, Json]] = []
+    for _ in range(2):
+        one = Served(serve, {"PYTHONPATH": str(tmp_path)})
+        try:
+            await one.ready()
+            async with Client(one.url) as client:
+                answers.append(answer(await client.call_tool("ask_helper", {"message": "hi", "key": "once"})))
+            assert await asyncio.to_thread(run_app, ["mcp", "serve", "nothing:app", "--port", str(one.port)]) == 2
+            assert f"port {one.port} cannot be served on" in capsys.readouterr().err
+        finally:
+            one.process.kill()
+            one.process.wait()
+    assert answers[0]["text"] == "at your service"
+    assert answers[0] == answers[1]
+
+
+async def test_an_agent_calls_another_one_through_both_ends(tmp_path: Path) -> None:
+    (tmp_path / "helper_app.py").write_text(APP.format(db=tmp_path / "app.db"))
+    server: Json = {
+        "command": sys.executable,
+        "args": ["-m", "perdure", "mcp", "serve", "helper_app:app"],
+        "env": {"PYTHONPATH": str(tmp_path)},
+        "cwd": str(tmp_path),
+        "start_timeout": 50,
+    }
+    servers = McpServers({"helpers": server})
+    model = ScriptedModel(call("mcp_helpers__ask_helper", message="help"), say("thanks", exact=True))
+    async with Runtime("memory://", agents=[Agent("boss", model=model, tools=[servers])]) as rt:
+        assert servers.connected == {"helpers": True}, "the runtime has seen to it"
+        session = await rt.session("s", agent="boss")
+        assert await session.ask("go") == "thanks"
+        parts = [part for one in await session.history() for part in one.parts if isinstance(part, ToolResult)]
+    assert servers.connected == {"helpers": False}
+    assert "at your service" in str(parts[0].output)
+
+
+def test_the_command_lists_the_tools_of_servers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shop = Path(__file__).parents[1] / "mcp" / "shop.py"
+    env = {"SHOP_LEDGER": str(tmp_path / "ledger")}
+    server: Json = {"command": sys.executable, "args": [str(shop)], "env": env, "start_timeout": 50}
+    (tmp_path / "mcp.json").write_text(json.dumps({"mcpServers": {"shop": server, "gone": {"command": "/nowhere"}}}))
+    assert run_app(["mcp", "list", str(tmp_path / "mcp.json")]) == 0
+    out, err = capsys.readouterr()
+    assert "mcp_shop__price  once\n" in out
+    assert "mcp_shop__drop  once  asks a person\n" in out
+    assert "Not reached: gone." in err
+    assert run_app(["mcp", "list", str(tmp_path / "none.json")]) == 2

@@ -1,0 +1,139 @@
+"""Which model answers: the input's, the agent's, the host's; with the host's keys and no others."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import pytest
+
+from perdure import Agent, Error, Runtime, ToolContext, tool
+from perdure.errors import Code
+from perdure.models.protocol import Model
+from perdure.models.scripted import ScriptedModel, call, say
+from perdure.runtime.models import ModelSources
+from perdure.services.llm import ModelWithProvider, ProviderCredentials
+from perdure.services.secrets import Secret
+from perdure.vocab.records import EffectSettled, TurnEnded
+from tests.providers import spoken
+from tests.providers.loopback import Loopback
+from tests.scenarios.conftest import NewStore
+
+
+@dataclass
+class Host:
+    """The models and keys of an application."""
+
+    models: dict[str, ModelWithProvider] = field(default_factory=dict[str, ModelWithProvider])
+    default: ModelWithProvider | None = None
+    keys: dict[str, ProviderCredentials] = field(default_factory=dict[str, ProviderCredentials])
+
+    async def get_model_with_provider(self, model_id: str) -> ModelWithProvider | None:
+        return self.models.get(model_id)
+
+    async def get_default_model(self) -> ModelWithProvider | None:
+        return self.default
+
+    async def get_default_provider_credentials(self, provider_type: str) -> ProviderCredentials | None:
+        return self.keys.get(provider_type)
+
+
+async def models_of(rt: Runtime, session: str) -> list[str]:
+    rows = await rt.store.read(rt.existing(session).stream)
+    outcomes = [row.record.outcome for row in rows if isinstance(row.record, EffectSettled)]
+    return [reply.model for one in outcomes if (reply := getattr(one, "reply", None))]
+
+
+async def test_the_inputs_model_then_the_agents_then_the_hosts(new_store: NewStore) -> None:
+    async with Loopback(always=lambda _: spoken.reply("openai-chat", "Hello")).running() as server:
+        url = f"{server.url}/v1"
+        host = Host(
+            models={"house": ModelWithProvider("gpt-4o", "openai-chat", Secret("k-house"), url)},
+            default=ModelWithProvider("gpt-4o-mini", "openai-chat", Secret("k-default"), url),
+        )
+        agents = [Agent("none", model=None), Agent("own", model="sim:echo")]
+        sources = ModelSources(providers=host, credentials=host)
+        async with Runtime(new_store(), agents=agents, models=sources) as rt:
+            none, own = await rt.session("n", agent="none"), await rt.session("o", agent="own")
+            await none.ask("hi")
+            await none.ask("hi", model="house")
+            await own.ask("hi")
+            await own.ask("hi", model="house")
+            assert await models_of(rt, "n") == ["openai-chat:gpt-4o-mini", "house"]
+            assert await models_of(rt, "o") == ["sim:echo", "house"]
+            with pytest.raises(Error) as caught:
+                await own.send("hi", model="nobody")
+            assert caught.value.code is Code.MODEL_UNKNOWN
+    used = [asked.headers["authorization"].removeprefix("Bearer ") for asked in server.asked]
+    assert used == ["k-default", "k-house", "k-house"]
+    assert [asked.json["model"] for asked in server.asked] == ["gpt-4o-mini", "gpt-4o", "gpt-4o"]
+
+
+async def test_a_host_without_a_key_spends_nobody_elses(new_store: NewStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-of-the-platform")
+    host = Host()
+    agents = [Agent("a", model="openai:gpt-5.2"), Agent("none", model=None)]
+    async with Runtime(new_store(), agents=agents, models=ModelSources(credentials=host)) as rt:
+        for name, because in (("a", "no API key"), ("none", "no default")):
+            session = await rt.session(name, agent=name)
+            result = await (await session.send("hi")).result(30)
+            assert (result.status, result.reason) == ("stopped", "provider_error")
+            assert because in result.message
+
+
+async def test_small_work_is_done_by_the_hosts_own_model(new_store: NewStore) -> None:
+    @tool(effect="resumable")
+    async def judge(ctx: ToolContext) -> str:
+        """Judge."""
+        return await ctx.complete("good?", source="judge", utility=True)
+
+    small: Model = ScriptedModel(say("yes", exact=True), name="small")
+    agent = Agent("a", model=ScriptedModel(call("judge"), say("done")), tools=[judge])
+    async with Runtime(new_store(), agents=[agent], models=ModelSources(utility=small)) as rt:
+        session = await rt.session("s", agent="a")
+        await session.ask("go")
+        ledger = await session.ledger()
+        assert [(one.source, one.model) for one in ledger] == [
+            ("turn", "scripted"),
+            ("direct:judge", "small"),
+            ("turn", "scripted"),
+        ]
+        ended = [row.record for row in await session.rows() if isinstance(row.record, TurnEnded)]
+        assert ended[0].usage == await session.usage()
+
+
+async def test_without_such_a_model_a_tool_is_told(new_store: NewStore) -> None:
+    @tool(effect="pure")
+    async def judge(ctx: ToolContext) -> str:
+        """Judge."""
+        return await ctx.complete("good?", source="judge", utility=True)
+
+    model = ScriptedModel(call("judge"), say("done"))
+    async with Runtime(new_store(), agents=[Agent("a", model=model, tools=[judge])]) as rt:
+        session = await rt.session("s", agent="a")
+        await session.ask("go")
+    assert "no model for small work" in str(model.requests[1].messages[-1].parts[0])
+
+
+async def test_the_sessions_model_stands_between_the_inputs_and_the_agents(new_store: NewStore) -> None:
+    agents = [Agent("a", model=ScriptedModel(say("by the agent's", exact=True)))]
+    async with Runtime(new_store(), agents=agents) as rt, Runtime(new_store(), agents=agents, worker=False) as other:
+        session = await rt.session("s", agent="a")
+        assert await session.ask("one") == "by the agent's"
+        await session.set_model("sim:echo")
+        assert await session.model() == "sim:echo"
+        assert await session.ask("two") != "by the agent's"
+        assert await session.ask("three", model="scripted") == "by the agent's"
+        await session.ask("four")
+        await other.existing("s").set_model(None)
+        sent = await other.existing("s").send("five")
+        assert (await sent.result(30)).text == "by the agent's", "also if somebody else says so"
+        await session.set_model("sim:echo")
+    async with Runtime(new_store(), agents=agents) as rt:
+        await rt.existing("s").ask("six")
+        assert await models_of(rt, "s") == ["scripted", "sim:echo", "scripted", "sim:echo", "scripted", "sim:echo"]
+        with pytest.raises(Error) as caught:
+            await rt.existing("s").set_model("nobody:knows")
+        assert caught.value.code is Code.MODEL_UNKNOWN
+        with pytest.raises(Error) as caught:
+            await rt.existing("never").set_model("sim:echo")
+        assert caught.value.code is Code.SESSION_UNKNOWN

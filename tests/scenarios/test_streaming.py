@@ -1,0 +1,368 @@
+"""What a model writes is seen while it writes it, from every process, once; and costs no commit."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+
+from perdure import AesGcm, Agent, Code, Delta, Error, Event, Fact, Runtime, Session
+from perdure.ids import SessionId, Tenant, TurnId
+from perdure.models.protocol import HiddenDelta, ModelError, ModelEvent, ModelReply, ModelRequest, TextDelta
+from perdure.observe.events import Superseded
+from perdure.runtime.clock import SystemClock
+from perdure.runtime.lost import StoredPartialStreams
+from perdure.services.replies import PartialStreamState
+from perdure.store.sqlite.store import SqliteStore
+from perdure.vocab.messages import Text
+from perdure.vocab.outcomes import LlmCallOutcome, LlmError
+from perdure.vocab.records import EffectSettled, TurnEnded
+from perdure.vocab.usage import Usage
+from tests.scenarios.conftest import Desk, until
+
+
+class Typist:
+    """Writes a piece each time it is let; an attempt that ends with None breaks off."""
+
+    name = "typist"
+
+    def __init__(self, *attempts: Sequence[str | None]) -> None:
+        self._attempts = list(attempts)
+        self.may = asyncio.Semaphore(0)
+        self.asked = 0
+
+    def go_on(self, pieces: int = 100) -> None:
+        for _ in range(pieces):
+            self.may.release()
+
+    async def stream(self, request: ModelRequest) -> AsyncIterator[ModelEvent]:
+        pieces = self._attempts[min(self.asked, len(self._attempts) - 1)]
+        self.asked += 1
+        for piece in pieces:
+            await self.may.acquire()
+            if piece is None:
+                raise ModelError(LlmError(kind="stream_cut", message="cut", retryable=True))
+            yield TextDelta(piece)
+        await self.may.acquire()
+        said = "".join(piece for piece in pieces if piece)
+        yield ModelReply(parts=(Text(text=said),), finish="stop", usage=Usage(), model="typist")
+
+
+class Reader:
+    """Reads the events of a session in the background."""
+
+    def __init__(self, session: Session, after: str = "", has: str = "") -> None:
+        self.events: list[Event] = []
+        self._has = has
+        self._task = asyncio.create_task(self._read(session, after))
+
+    async def _read(self, session: Session, after: str) -> None:
+        async for event in session.events(after):
+            self.events.append(event)
+
+    @property
+    def text(self) -> str:
+        """What stands on the screen of somebody who strikes out what is superseded."""
+        shown = self._has
+        for event in self.events:
+            if isinstance(event, Delta):
+                shown += event.text
+            elif isinstance(event, Superseded):
+                assert len(shown) == event.chars
+                shown = ""
+        return shown
+
+    @property
+    def cursor(self) -> str:
+        return str(self.events[-1].cursor)
+
+    @property
+    def replies(self) -> list[str]:
+        records = [event.record for event in self.events if isinstance(event, Fact)]
+        outcomes = [record.outcome for record in records if isinstance(record, EffectSettled)]
+        return [one.reply.text for one in outcomes if isinstance(one, LlmCallOutcome) and one.reply]
+
+    async def shows(self, text: str) -> None:
+        async def shown() -> bool:
+            if self._task.done():
+                self._task.result()
+            return self.text == text
+
+        await until(shown, seconds=20)
+
+    async def has_replies(self, *texts: str) -> None:
+        async def there() -> bool:
+            return self.replies == list(texts)
+
+        await until(there, seconds=20)
+
+    async def leave(self) -> None:
+        self._task.cancel()
+        await asyncio.wait([self._task])
+
+
+PIECES = ("Hello, ", "dear ", "reader", ". That ", "is all.")
+
+
+async def test_another_process_sees_what_is_written_while_it_is(desk: Desk) -> None:
+    model = Typist(PIECES)
+    rt, elsewhere = await desk.open(model), await desk.open(Typist(PIECES), worker=False)
+    sent = await (await rt.session("s", agent="a")).send("go")
+    reader = Reader(elsewhere.existing("s"))
+    model.go_on(2)
+    await reader.shows("Hello, dear ")
+    first = reader.cursor
+    model.go_on(2)
+    await reader.shows("Hello, dear reader. That ")
+
+    again, from_the_start = Reader(elsewhere.existing("s"), first, "Hello, dear "), Reader(rt.existing("s"))
+    await again.shows("Hello, dear reader. That ")
+    await from_the_start.shows("Hello, dear reader. That ")
+    model.go_on()
+    assert (await sent.result(timeout=20)).text == "".join(PIECES)
+    for one in (reader, again, from_the_start):
+        await one.has_replies("".join(PIECES))
+        assert not [event for event in one.events if isinstance(event, Superseded)]
+        await one.leave()
+
+    async def forgotten() -> bool:
+        return await elsewhere.store.live.read(sent.session.stream) == ()
+
+    await until(forgotten)
+    behind = Reader(elsewhere.existing("s"), reader.cursor)
+    await asyncio.sleep(0.3)
+    assert behind.events == [], "nothing that is saved is shown as if it were being written"
+    await behind.leave()
+
+
+async def test_an_attempt_that_breaks_off_is_superseded_everywhere(desk: Desk) -> None:
+    model = Typist(("Hel", None), ("Good ", "morning"))
+    rt, elsewhere = await desk.open(model), await desk.open(model, worker=False)
+    sent = await (await rt.session("s", agent="a")).send("go")
+    here, there = Reader(rt.existing("s")), Reader(elsewhere.existing("s"))
+    model.go_on(1)
+    await here.shows("Hel")
+    await there.shows("Hel")
+    cursor = there.cursor
+    model.go_on(1)
+
+    async def asked_again() -> bool:
+        return model.asked == 2
+
+    await until(asked_again)
+    model.go_on(1)
+    again = Reader(elsewhere.existing("s"), cursor, has="Hel")
+    for one in (here, there, again):
+        await one.shows("Good ")
+        assert [event.chars for event in one.events if isinstance(event, Superseded)] == [3]
+    model.go_on()
+    assert (await sent.result(timeout=20)).text == "Good morning"
+    for one in (here, there, again):
+        await one.has_replies("Good morning")
+        await one.leave()
+
+
+async def test_a_host_can_ask_for_what_there_is_of_a_reply(desk: Desk) -> None:
+    model = Typist(PIECES)
+    rt = await desk.open(model)
+    sent = await (await rt.session("s", agent="a")).send("go")
+    partial = StoredPartialStreams(rt.store, Tenant("default"))
+    assert await partial.get_partial_stream(SessionId("nobody"), sent.turn) is None
+    model.go_on(2)
+
+    async def there() -> bool:
+        return await partial.get_partial_stream(SessionId("s"), sent.turn) == PartialStreamState("Hello, dear ")
+
+    await until(there)
+    assert await partial.get_partial_stream(SessionId("s"), TurnId("another")) is None
+    model.go_on()
+    await sent.result(timeout=20)
+    assert await partial.get_partial_stream(SessionId("s"), sent.turn) is None
+
+
+async def test_whoever_does_not_look_slows_nobody(desk: Desk) -> None:
+    pieces = [f"{n} " for n in range(5_000)]
+    model = Typist(pieces)
+    rt = await desk.open(model)
+    session = await rt.session("s", agent="a")
+    sent = await session.send("go")
+    idle = session.events()
+    await anext(idle)  # and looks no more
+    model.go_on(5_001)
+    assert (await sent.result(timeout=40)).text == "".join(pieces)
+    replies = 0
+    async for event in idle:
+        if isinstance(event, Fact) and isinstance(event.record, EffectSettled):
+            replies += 1
+        if isinstance(event, Fact) and isinstance(event.record, TurnEnded):
+            break
+    assert replies == 1, "what is durable, it gets all the same"
+
+
+class Mute(Typist):
+    """Falls silent in its first attempt."""
+
+    async def stream(self, request: ModelRequest) -> AsyncIterator[ModelEvent]:
+        if self.asked:
+            async for event in super().stream(request):
+                yield event
+            return
+        self.asked += 1
+        yield TextDelta("Hel")
+        await asyncio.Event().wait()
+
+
+async def test_a_model_that_falls_silent_is_asked_again_and_what_it_said_is_superseded(desk: Desk) -> None:
+    model = Mute(("Good ", "morning"))
+    rt = await desk.add([Agent("a", model=model, stall_timeout=1.5)])
+    session = await rt.session("s", agent="a")
+    reader = Reader(session)
+    sent = await session.send("go")
+    await reader.shows("Hel")
+    model.go_on()
+    assert (await sent.result(timeout=20)).text == "Good morning"
+    await reader.has_replies("Good morning")
+    assert [event.chars for event in reader.events if isinstance(event, Superseded)] == [3]
+    await reader.leave()
+
+
+class Acting(Typist):
+    """Writes some text, begins a call, and breaks off; then it answers."""
+
+    async def stream(self, request: ModelRequest) -> AsyncIterator[ModelEvent]:
+        if not self.asked:
+            self.asked += 1
+            yield TextDelta("Let me look. ")
+            yield HiddenDelta(4)
+            raise ModelError(LlmError(kind="stream_cut", message="cut", retryable=True))
+        async for event in super().stream(request):
+            yield event
+
+
+async def test_a_reply_that_breaks_off_may_stand_as_a_partial_one(desk: Desk) -> None:
+    model = Typist(("Hel", "lo", None), ("Good morning",))
+    rt = await desk.add([Agent("a", model=model, partial_replies="finalize")])
+    model.go_on()
+    result = await (await (await rt.session("s", agent="a")).send("go")).result(timeout=20)
+    assert (result.status, result.text, result.partial) == ("finished", "Hello", "stream_cut")
+    assert result.message == "the reply is partial: stream_cut"
+    assert model.asked == 1, "nothing more is bought"
+    assert (result.usage.calls, result.usage.estimated) == (1, 1)
+
+
+@pytest.mark.parametrize("first", [(None,), (" ", None)], ids=["nothing", "blank"])
+async def test_what_is_no_text_is_asked_for_again(desk: Desk, first: tuple[str | None, ...]) -> None:
+    model = Typist(first, ("Good morning",))
+    rt = await desk.add([Agent("a", model=model, partial_replies="finalize")])
+    model.go_on()
+    result = await (await (await rt.session("s", agent="a")).send("go")).result(timeout=20)
+    assert (result.text, result.partial) == ("Good morning", "")
+
+
+async def test_a_text_before_a_call_that_was_begun_is_no_reply(desk: Desk) -> None:
+    model = Acting(("unused",), ("Good morning",))
+    rt = await desk.add([Agent("a", model=model, partial_replies="finalize")])
+    model.go_on()
+    result = await (await (await rt.session("s", agent="a")).send("go")).result(timeout=20)
+    assert (result.text, result.partial) == ("Good morning", "")
+
+
+async def test_what_is_said_at_once_is_told_to_nobody_else_and_costs_no_commit(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = Typist([])
+    model.go_on()
+    rt = await desk.open(model)
+    session = await rt.session("s", agent="a")
+
+    async def put(*_: object, **__: object) -> NoReturn:
+        raise AssertionError("a short reply was told")
+
+    monkeypatch.setattr(rt.store.live, "put", put)
+    await session.ask("go")
+    before = rt.store.counters.plans
+    await session.ask("go")
+    short = rt.store.counters.plans - before
+    monkeypatch.undo()
+
+    long = Typist([*"A much longer reply, a character at a time"])
+    other = await desk.open(long)
+    session = await other.session("other", agent="a")
+    before = other.store.counters.plans
+    sent = await session.send("go")
+    for _ in range(5):
+        long.go_on(8)
+        await asyncio.sleep(0.07)
+    long.go_on()
+    await sent.result(timeout=20)
+    assert other.store.counters.plans - before <= short + 1, "the admission of a new session aside"
+
+
+async def test_a_side_channel_that_fails_changes_nothing(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = Typist(PIECES)
+    rt = await desk.open(model)
+
+    tried: list[object] = []
+
+    async def put(*given: object, **_: object) -> NoReturn:
+        tried.append(given)
+        raise Error(Code.STORE_UNAVAILABLE, "the side channel is away")
+
+    async def was_tried() -> bool:
+        return bool(tried)
+
+    monkeypatch.setattr(rt.store.live, "put", put)
+    sent = await (await rt.session("s", agent="a")).send("go")
+    model.go_on(3)
+    await until(was_tried)
+    model.go_on()
+    assert (await sent.result(timeout=20)).text == "".join(PIECES)
+
+
+async def test_a_text_that_is_cut_in_the_middle_of_a_character_is_one_text_everywhere(desk: Desk) -> None:
+    model = Typist(("a\ud83d", "\ude00b", "\ud83d", "c\x00"))
+    rt = await desk.open(model)
+    session = await rt.session("s", agent="a")
+    sent = await session.send("go")
+    here, there = Reader(session), Reader((await desk.open(model, worker=False)).existing("s"))
+    model.go_on(4)
+    await here.shows("a😀b?c\x00")
+
+    async def shown() -> bool:
+        return there.text.rstrip("\x00\ufffd") == "a😀b?c"  # a database does not keep every character
+
+    await until(shown, seconds=20)
+    model.go_on()
+    assert (await sent.result(timeout=20)).text == "a😀b?c\x00"
+    await here.leave()
+    await there.leave()
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {file.name: file.read_bytes() for file in folder.iterdir() if file.is_file()}
+
+
+async def test_what_is_encrypted_is_encrypted_there_too(tmp_path: Path) -> None:
+    model, path, codec = Typist(PIECES), tmp_path / "s.db", AesGcm({"k1": b"k" * 32})
+
+    def store() -> SqliteStore:
+        return SqliteStore(path, SystemClock())
+
+    agents = [Agent("a", model=model)]
+    async with (
+        Runtime(store(), agents=agents, codec=codec) as rt,
+        Runtime(store(), agents=agents, codec=codec, worker=False) as elsewhere,
+    ):
+        sent = await (await rt.session("s", agent="a")).send("go")
+        reader = Reader(elsewhere.existing("s"))
+        model.go_on(3)
+        await reader.shows("Hello, dear reader")
+        files = contents(tmp_path)
+        assert "s.db-live" in files
+        assert not [name for name, data in files.items() if b"dear" in data]
+        model.go_on()
+        await sent.result(timeout=20)
+        await reader.leave()
