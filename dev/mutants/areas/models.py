@@ -207,4 +207,18 @@ MUTANTS = [
         "\n",
         "tests/scenarios/test_streaming.py -k 'no_reply and memory'",
     ),
+    Mutant(
+        "what a deleted sub-agent bought is forgotten",
+        "runtime/accounts.py",
+        "if child in self._exists or at < (self._question.since_ms or 0) or not ended.usage.calls:",
+        "if True:",
+        "tests/scenarios/test_accounts.py -k 'deleted and memory'",
+    ),
+    Mutant(
+        "what the running turn has bought is counted when it is over",
+        "runtime/accounts.py",
+        "if state.open_turn and row.seq >= state.turn_seq)",
+        "if False)",
+        "tests/scenarios/test_accounts.py -k 'still_runs and memory'",
+    ),
 ]

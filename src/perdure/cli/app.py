@@ -16,6 +16,7 @@ from perdure.cli.commands import (
     doctor,
     journal,
     mcp,
+    models,
     processes,
     resolve,
     run,
@@ -23,6 +24,7 @@ from perdure.cli.commands import (
     sessions,
     tasks,
     triggers,
+    usage,
     version,
     why,
     worker,
@@ -65,6 +67,8 @@ app.add_typer(tasks.app, name="tasks")
 app.add_typer(schedules.app, name="schedules")
 app.add_typer(triggers.app, name="triggers")
 app.add_typer(workers.app, name="workers")
+app.add_typer(models.app, name="models")
+app.add_typer(usage.app, name="usage")
 app.add_typer(mcp.app, name="mcp")
 app.add_typer(journal.app, name="journal")
 app.command()(why.why)

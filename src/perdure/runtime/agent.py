@@ -267,11 +267,11 @@ class MissingModel:
 
     def __init__(self, name: str, reason: str) -> None:
         self.name = name
-        self._reason = reason
+        self.reason = reason
 
     async def stream(self, request: ModelRequest) -> AsyncIterator[ModelEvent]:
         """Refuse."""
-        message = f"the turn was begun on the model {self.name}, which this runtime does not have: {self._reason}"
+        message = f"the turn was begun on the model {self.name}, which this runtime does not have: {self.reason}"
         raise ModelError(LlmError(kind="invalid", message=message))
         yield  # pyright: ignore[reportUnreachable] - makes this a stream
 

@@ -85,6 +85,16 @@ class Models:
             return model_of(agent, name, self._agents.values())
         return _HostModel(name, self)
 
+    async def for_anybody(self, name: str) -> Model:
+        """The model that an input would get which asks for it by this name.
+
+        Raises:
+            Error: `model_unknown`.
+        """
+        await self.named(name)
+        own = _given_as_object(self._agents.values(), name)
+        return own if own is not None else await self.find(name)
+
     @property
     def utility(self) -> Model | None:
         """The host's own model."""
@@ -113,6 +123,15 @@ class Models:
         self._found[name] = known, model
         return model
 
+    async def behind(self, model: Model) -> Model:
+        """What a model of this runtime comes down to when it is asked: one that the host is asked for is found."""
+        if not isinstance(model, _HostModel):
+            return model
+        try:
+            return await self.find(model.name)
+        except Error as problem:
+            return MissingModel(model.name, problem.message)
+
     async def _known(self, name: str) -> ModelWithProvider | None:
         if self.sources.providers is None:
             return None
@@ -125,15 +144,16 @@ class Models:
         async def credentials(provider: Provider) -> ProviderCredentials:
             if known.api_key is not None:
                 return ProviderCredentials(known.api_key, known.base_url)
-            found = await self._credentials(provider)
+            found = await self.credentials_of(provider)
             return ProviderCredentials(found.api_key, known.base_url or found.base_url)
 
         return ProviderModel(name, provider, known.model, credentials)
 
     def _with_keys(self, name: str, provider: Provider, model: str) -> ProviderModel:
-        return ProviderModel(name, provider, model, self._credentials)
+        return ProviderModel(name, provider, model, self.credentials_of)
 
-    async def _credentials(self, provider: Provider) -> ProviderCredentials:
+    async def credentials_of(self, provider: Provider) -> ProviderCredentials:
+        """What reaches a provider here."""
         if self.sources.credentials is None:
             return await of_this_process(provider)
         found = await self.sources.credentials.get_default_provider_credentials(provider.family)
@@ -159,19 +179,13 @@ class _HostModel:
 
     async def stream(self, request: ModelRequest) -> AsyncIterator[ModelEvent]:
         """Find the model, and ask it."""
-        try:
-            model = await self._models.find(self.name)
-        except Error as problem:
-            model = MissingModel(self.name, problem.message)
+        model = await self._models.behind(self)
         async for event in model.stream(request):
             yield event
 
     async def priced(self, usage: Usage) -> Usage:
         """Find the model, and ask it."""
-        try:
-            model = await self._models.find(self.name)
-        except Error:
-            return usage
+        model = await self._models.behind(self)
         return await model.priced(usage) if isinstance(model, KnowsPrices) else usage
 
     async def cancel(self, job: Json) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, Literal
 
 from perdure.errors import Code, Error
 from perdure.models.providers.clients import CONNECT_S, READ_S
@@ -26,6 +27,14 @@ _MODULES: Mapping[Wire, str] = {
     "bedrock": "pydantic_ai.models.bedrock",
 }
 
+_PACKAGES: Mapping[Wire, str] = {
+    "responses": "openai",
+    "chat": "openai",
+    "anthropic": "anthropic",
+    "google": "google.genai",
+    "bedrock": "boto3",
+}
+
 NO_KEY = "no-key"
 """What a server that wants no key is sent in its place."""
 
@@ -36,10 +45,20 @@ def check(provider: Provider, credentials: ProviderCredentials) -> None:
     Raises:
         Error: `model_key_missing`.
     """
+    match lacks(provider, credentials):
+        case "address":
+            raise address_missing(provider)
+        case "key":
+            raise key_missing(provider)
+        case _:
+            return
+
+
+def lacks(provider: Provider, credentials: ProviderCredentials) -> Literal["address", "key"] | None:
+    """What is not there that a provider cannot be reached without."""
     if provider.family == "openai-compatible" and credentials.base_url is None:
-        raise address_missing(provider)
-    if credentials.api_key is None and not provider.keyless:
-        raise key_missing(provider)
+        return "address"
+    return "key" if credentials.api_key is None and not provider.keyless else None
 
 
 def load(provider: Provider) -> None:
@@ -51,7 +70,16 @@ def load(provider: Provider) -> None:
     try:
         import_module(_MODULES[provider.wire])
     except ImportError as problem:
-        raise package_missing(provider, problem) from problem
+        package = problem.name or getattr(problem.__cause__, "name", None) or "its SDK"
+        raise package_missing(provider, package) from problem
+
+
+def is_installed(provider: Provider) -> bool:
+    """Whether what a provider needs is there, as far as that can be seen without importing it."""
+    try:
+        return all(find_spec(package) for package in ("pydantic_ai", _PACKAGES[provider.wire]))
+    except ModuleNotFoundError:  # of a package in another, not even that one
+        return False
 
 
 def build(provider: Provider, name: str, credentials: ProviderCredentials, http: httpx2.AsyncClient) -> Model[Any]:

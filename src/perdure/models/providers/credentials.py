@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import cast
 
@@ -29,11 +29,21 @@ class LocalCredentials:
     def of(self, provider: Provider) -> ProviderCredentials:
         """What reaches a provider, as far as this process knows."""
         section = self._section(provider.family)
-        found = [self._said(name) for name in provider.keys]
-        found += [section.get("api_key", "").strip(), self._said(section.get("api_key_env", ""))]
-        key = next(filter(None, found), None)
+        key = next((key for _, key in self._keys(provider, section) if key), None)
         base_url = self._said(provider.base_url_variable) or section.get("base_url", "").strip()
         return ProviderCredentials(Secret(key) if key else None, base_url or None)
+
+    def key_from(self, provider: Provider) -> str | None:
+        """Where the key of a provider stands: the name of a variable, or of the file. None: there is none."""
+        return next((place for place, key in self._keys(provider, self._section(provider.family)) if key), None)
+
+    def _keys(self, provider: Provider, section: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+        """Every place where a key may stand, in the order in which they count, and what stands there."""
+        for name in provider.keys:
+            yield name, self._said(name)
+        yield FILE, section.get("api_key", "").strip()
+        named = section.get("api_key_env", "")
+        yield named, self._said(named)
 
     def _said(self, name: str) -> str:
         """What a variable says, without the end of the line that a key from a file often has."""
@@ -77,12 +87,12 @@ def address_missing(provider: Provider) -> Error:
     )
 
 
-def package_missing(provider: Provider, problem: ImportError) -> Error:
+def package_missing(provider: Provider, package: str) -> Error:
     """The refusal of a model whose SDK is not installed."""
     return Error(
         Code.MODEL_PACKAGE_MISSING,
         f'the provider "{provider.name}" needs packages that are not installed',
-        because=f"{problem.name or getattr(problem.__cause__, 'name', None) or 'its SDK'} cannot be imported",
+        because=f"{package} cannot be imported",
         hint=f"pip install 'perdure[{provider.extra}]'   or stay offline: --model sim:echo",
         provider=provider.name,
     )

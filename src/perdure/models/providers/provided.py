@@ -7,7 +7,7 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import replace
 from functools import cache
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from msgspec import structs
 
@@ -86,6 +86,12 @@ class ProviderModel:
         building.check(self.provider, await self._credentials(self.provider))
         await asyncio.to_thread(building.load, self.provider)
 
+    async def lacks(self) -> Literal["package", "address", "key"] | None:
+        """What keeps it from being asked, as far as that can be seen without importing anything."""
+        if not building.is_installed(self.provider):
+            return "package"
+        return building.lacks(self.provider, await self._credentials(self.provider))
+
     async def stream(self, request: ModelRequest) -> AsyncIterator[ModelEvent]:
         """Ask once. With the setting `stream` off, the reply comes whole."""
         try:
@@ -116,12 +122,12 @@ class ProviderModel:
             await theirs.cancel_suspended_response(_loaded(job["response"]))
 
     async def priced(self, usage: Usage) -> Usage:
-        """What these tokens of one call cost, if the library knows."""
+        """What these tokens of one call cost, if the library knows. It needs no key."""
         try:
-            theirs, _ = await self._ready()
+            await asyncio.to_thread(building.load, self.provider)
         except Error:
             return usage
-        price = priced(usage, self.model, theirs.system)
+        price = priced(usage, self.model, self.provider.family)
         return structs.replace(usage, cost_nano=price, priced=1) if price is not None else usage
 
     def _route(self, theirs: TheirModel[Any]) -> str:
