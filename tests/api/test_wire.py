@@ -246,6 +246,21 @@ RECORDS: list[tuple[records.Record, str]] = [
         '{"type":"schedule_skipped","due_at":5,"reason":"overlap","missed":2,"request":"r"}',
     ),
     (
+        records.SchedulePruned(
+            until=Seq(201),
+            handled_until=9,
+            runs=3,
+            skipped=2,
+            missed=1,
+            paused=True,
+            asked=("r",),
+            last_run=records.ScheduleFired(due_at=7),
+            last_run_at=8,
+        ),
+        '{"type":"schedule_pruned","until":201,"handled_until":9,"runs":3,"skipped":2,"missed":1,"paused":true,'
+        '"asked":["r"],"last_run":{"type":"schedule_fired","due_at":7},"last_run_at":8}',
+    ),
+    (
         records.TriggerSourceOpened(source_type="mail.received", source="k"),
         '{"type":"trigger_source_opened","source_type":"mail.received","source":"k"}',
     ),

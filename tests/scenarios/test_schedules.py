@@ -21,7 +21,7 @@ from perdure.store.protocol import Store
 from perdure.store.shapes import Intervened
 from perdure.tools.errors import ToolError
 from perdure.vocab.messages import Text
-from perdure.vocab.records import InputAdmitted, Row, ScheduleFired, TurnEnded
+from perdure.vocab.records import InputAdmitted, Row, ScheduleCreated, ScheduleFired, SchedulePruned, TurnEnded
 from perdure.vocab.schedules import CatchUp, Overlap, ScheduleChanged
 from tests.scenarios.conftest import NewStore, until
 
@@ -434,3 +434,34 @@ async def test_what_a_schedule_cannot_start_is_refused_and_leaves_nothing(office
             await refused
         assert caught.value.code is code
     assert await rt.schedules.list() == ()
+
+
+async def test_a_long_log_is_shortened_and_nothing_of_it_is_done_again(office: Office) -> None:
+    start = datetime(2026, 11, 2, 10, tzinfo=UTC)
+    rt = await office.open()
+    every = await rt.schedule(
+        "every", emit="hour.passed", cron="0 * * * *", catch_up="all", max_catch_up=100, overlap="allow"
+    )
+    for hundreds in range(1, 9):
+        office.wall.set((start + timedelta(hours=100 * hundreds)).isoformat())
+        await settled(every, runs=100 * hundreds)
+    rows = await every.rows()
+    assert [type(row.record) for row in rows if not isinstance(row.record, ScheduleFired)] == [
+        ScheduleCreated,
+        SchedulePruned,
+    ]
+    assert len(rows) <= 700
+    assert rows[1].seq > 201, "the oldest are gone, but for the first"
+    request = await every.run(by="ann")
+    office.wall.set((start + timedelta(hours=801, seconds=1)).isoformat())
+    await settled(every, runs=802)
+    state = await every.state()
+    assert (state.asked, state.last_run and state.last_run.due_at) == ((), _ms(start + timedelta(hours=801)))
+    made = [row.record for row in await every.rows() if isinstance(row.record, ScheduleFired)]
+    assert [run.request for run in made if run.request] == [request]
+    source = trigger_stream(rt.tenant, "hour.passed", "")
+    await until(lambda: _is(_occurrences(rt, source), 802))
+
+
+def _ms(moment: datetime) -> int:
+    return int(moment.timestamp() * 1000)

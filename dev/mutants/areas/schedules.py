@@ -65,6 +65,27 @@ MUTANTS = [
         "tests/crash/test_subagents.py -k 'was_deleted_wherever and sqlite'",
     ),
     Mutant(
+        "a run that was asked for is forgotten with the record that asked for it",
+        "services/schedules.py",
+        "        asked=then.asked,\n",
+        "",
+        "tests/unit/services/test_schedules.py -k folds_to_the_same",
+    ),
+    Mutant(
+        "a schedule whose oldest runs are gone begins to count anew",
+        "services/schedules.py",
+        "        state = _without(fold(state, rows[0]), gone[1])\n",
+        "        state = fold(state, rows[0])\n",
+        "tests/scenarios/test_schedules.py -k 'long_log and memory'",
+    ),
+    Mutant(
+        "the log of a schedule grows for ever",
+        "runtime/schedule_resident.py",
+        "        self._may_be_long = oldest(rows) is not None\n",
+        "",
+        "tests/scenarios/test_schedules.py -k 'long_log and memory'",
+    ),
+    Mutant(
         "what happened last at a source is pruned",
         "processes/trigger_retention.py",
         "        if happened.occurrence == self.state.last:\n",

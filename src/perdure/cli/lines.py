@@ -65,7 +65,7 @@ from perdure.vocab.records import (
 )
 from perdure.vocab.refs import EffectRef, PartRef, parse_ref
 from perdure.vocab.registrations import ProcessFailure, Succeeded
-from perdure.vocab.schedules import ScheduleChanged, ScheduleCreated, ScheduleFired, ScheduleSkipped
+from perdure.vocab.schedules import ScheduleChanged, ScheduleCreated, ScheduleFired, SchedulePruned, ScheduleSkipped
 from perdure.vocab.triggers import (
     SubscriptionChanged,
     TriggerDeliveryFailed,
@@ -204,7 +204,9 @@ class Reader:
                 return self._end(fact, ended)
             case ProcessRegistered() | ProcessFirstStarted() | ProcessEvent() | AbandonRequested():
                 return self._process(fact, fact.record)
-            case (ScheduleCreated() | ScheduleFired() | ScheduleSkipped() | ScheduleChanged()) as record:
+            case (
+                ScheduleCreated() | ScheduleFired() | ScheduleSkipped() | ScheduleChanged() | SchedulePruned()
+            ) as record:
                 return self._plain(fact, "schedule", "-", of_schedule(record))
             case (
                 TriggerSourceOpened()
@@ -440,7 +442,7 @@ def _output(output: ToolOutput) -> tuple[str, str]:
             return "not run", "warn"
 
 
-def of_schedule(record: ScheduleCreated | ScheduleFired | ScheduleSkipped | ScheduleChanged) -> str:
+def of_schedule(record: ScheduleCreated | ScheduleFired | ScheduleSkipped | ScheduleChanged | SchedulePruned) -> str:
     """What happened to a schedule, in a few words."""
     match record:
         case ScheduleCreated(schedule=schedule):
@@ -454,3 +456,5 @@ def of_schedule(record: ScheduleCreated | ScheduleFired | ScheduleSkipped | Sche
             return f"left out: {missed} missed"
         case ScheduleChanged(change=change, by=by, reason=reason):
             return " ".join(part for part in (change, one_line(reason), f"by {one_line(by, 40)}" if by else "") if part)
+        case SchedulePruned(runs=runs):
+            return f"the oldest {runs} runs are no longer told one by one"

@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable
 
 from perdure.commit.changes import Label
-from perdure.commit.plan import ClearTimer, Entry, Plan, Receipt, SetTimer
+from perdure.commit.plan import ClearTimer, Entry, Plan, Prune, Receipt, SetTimer
 from perdure.errors import Error
 from perdure.ids import Seq, SessionId, StreamId, session_stream, stream_names
 from perdure.runtime.held import Quiet
@@ -17,7 +17,7 @@ from perdure.runtime.offers import Offer
 from perdure.runtime.owned import OwnedStream, rows_of
 from perdure.runtime.schedule_runs import Run, goes_on, run_of
 from perdure.runtime.shared import Shared
-from perdure.services.schedules import EndReason, ScheduleState, due, fold, is_done, next_due
+from perdure.services.schedules import EndReason, ScheduleState, due, fold, fold_all, is_done, next_due, oldest
 from perdure.store.shapes import Claim
 from perdure.vocab.log_keys import SCHEDULE_END
 from perdure.vocab.records import Record, Row
@@ -56,6 +56,7 @@ class ScheduleResident(Quiet):
         )
         self._owned.listener = self
         self._loaded = False
+        self._may_be_long = False
         self._nobody_there = False
 
     # --- what the stream tells us
@@ -99,8 +100,9 @@ class ScheduleResident(Quiet):
         """Read and fold what the log says, once."""
         if self._loaded:
             return
-        for row in (await self._shared.store.load(self.stream, code="")).rows:
-            self._learn(row)
+        rows = (await self._shared.store.load(self.stream, code="")).rows
+        self.state = fold_all(rows)
+        self._may_be_long = oldest(rows) is not None
         self._owned.known_seq = self.state.seq
         self._loaded = True
 
@@ -114,6 +116,7 @@ class ScheduleResident(Quiet):
         await self._use_up_wakes()
         while self.state.active and not self.stopping and await self._do_what_is_due():
             pass
+        await self._forget_what_is_old()
         await self._give_back()
         self.parked = True
 
@@ -184,6 +187,16 @@ class ScheduleResident(Quiet):
         label = Label(tags=tags_of(self.state.known.owner, active=False))
         noted = await self._shared.store.annotate(self.stream, ended, label=label)
         self.admitted((noted.row,))
+
+    async def _forget_what_is_old(self) -> None:
+        """One page at most, which is more than a look at what is due adds: so the log stays short."""
+        if not self._may_be_long or not self.state.active or self.stopping:
+            return
+        if found := oldest(await self._shared.store.read(self.stream)):
+            places, record = found
+            self._owned.prune(Prune(places))
+            self._owned.submit(record)
+            await self._owned.durable()
 
     def _set_timer(self, at: int | None) -> None:
         self._owned.timer(ClearTimer(DUE), *((SetTimer(DUE, at),) if at is not None else ()))

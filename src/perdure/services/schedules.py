@@ -1,13 +1,13 @@
 """Schedules: their state as a fold of the log, what is to be done at a moment, and what tools may ask for.
 
 Laws: a due moment is handled once, by firing or by leaving it out, and both are recorded. What was due before the last
-change of mind (creation, resumption) is not due any more.
+change of mind (creation, resumption) is not due any more. A log whose oldest records are gone folds to the same.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from itertools import islice
@@ -17,7 +17,14 @@ from perdure.errors import Code, Error
 from perdure.ids import Seq, SessionId
 from perdure.services.cron import due_after
 from perdure.vocab.records import Row
-from perdure.vocab.schedules import Schedule, ScheduleChanged, ScheduleCreated, ScheduleFired, ScheduleSkipped
+from perdure.vocab.schedules import (
+    Schedule,
+    ScheduleChanged,
+    ScheduleCreated,
+    ScheduleFired,
+    SchedulePruned,
+    ScheduleSkipped,
+)
 
 MAX_ACTIVE_SCHEDULES_PER_SESSION = 5
 MAX_ACTIVE_SCHEDULES_PER_TENANT = 100
@@ -25,6 +32,9 @@ LATE_MS = 60_000
 """A run that comes later than this after it was due counts as missed."""
 MAX_CATCH_UP = 100
 _MAX_MISSED = 100_000
+KEPT = 400
+"""So many records of a schedule are kept: whoever serves it reads its log, every time it is due."""
+PRUNED_AT_ONCE = 200
 
 EndReason = Literal["cancelled", "done", "owner_gone", "target_gone"]
 
@@ -63,6 +73,8 @@ class ScheduleState:
 
 def fold(state: ScheduleState, row: Row) -> ScheduleState:
     """One more record."""
+    if isinstance(row.record, SchedulePruned):  # of what we know already
+        return replace(state, seq=row.seq)
     state = replace(state, seq=row.seq, updated_at=row.at)
     match row.record:
         case ScheduleCreated(schedule=schedule):
@@ -103,12 +115,57 @@ def _answered(state: ScheduleState, request: str) -> ScheduleState:
     return replace(state, asked=rest, answered=state.answered | {request})
 
 
-def fold_all(rows: Iterable[Row]) -> ScheduleState:
-    """A whole log."""
+def fold_all(rows: Sequence[Row]) -> ScheduleState:
+    """A whole log, or what is left of it: then what is gone comes first, although it was written later."""
     state = ScheduleState()
+    gone = _pruned(rows)
+    if gone is not None:
+        state = _without(fold(state, rows[0]), gone[1])
     for row in rows:
-        state = fold(state, row)
+        if row.seq > state.seq:
+            state = fold(state, row)
     return state
+
+
+def _pruned(rows: Sequence[Row]) -> tuple[Row, SchedulePruned] | None:
+    return next(((row, row.record) for row in reversed(rows) if isinstance(row.record, SchedulePruned)), None)
+
+
+def _without(first: ScheduleState, gone: SchedulePruned) -> ScheduleState:
+    return replace(
+        first,
+        seq=gone.until,
+        handled_until=gone.handled_until,
+        runs=gone.runs,
+        skipped=gone.skipped,
+        missed=gone.missed,
+        paused=gone.paused,
+        asked=gone.asked,
+        last_run=gone.last_run,
+        last_run_at=gone.last_run_at,
+    )
+
+
+def oldest(rows: Sequence[Row]) -> tuple[tuple[Seq, ...], SchedulePruned] | None:
+    """What may go of a log: places, and the record that stands for them. None while there is not much."""
+    if len(rows) <= KEPT + PRUNED_AT_ONCE:
+        return None
+    goes = {row.seq for row in rows[1 : 1 + PRUNED_AT_ONCE]}
+    until = max(goes)
+    if before := _pruned(rows):
+        goes.add(before[0].seq)
+    then = fold_all([row for row in rows if row.seq <= until or row.seq in goes])
+    return tuple(sorted(goes)), SchedulePruned(
+        until=until,
+        handled_until=then.handled_until,
+        runs=then.runs,
+        skipped=then.skipped,
+        missed=then.missed,
+        paused=then.paused,
+        asked=then.asked,
+        last_run=then.last_run,
+        last_run_at=then.last_run_at,
+    )
 
 
 def upcoming(state: ScheduleState, count: int, *, now: int) -> tuple[int, ...]:

@@ -32,7 +32,7 @@ from perdure.vocab.effects import Command, EffectKind
 from perdure.vocab.messages import AttachmentRef, InputPart
 from perdure.vocab.outcomes import DirectUsage, Outcome, ToolOutput
 from perdure.vocab.registrations import ProcessOutput, Registration
-from perdure.vocab.schedules import ScheduleChanged, ScheduleCreated, ScheduleFired, ScheduleSkipped
+from perdure.vocab.schedules import ScheduleChanged, ScheduleCreated, ScheduleFired, SchedulePruned, ScheduleSkipped
 from perdure.vocab.tools import DoubtPolicy, EffectClass
 from perdure.vocab.triggers import (
     SubscriptionChanged,
@@ -388,6 +388,7 @@ Record: TypeAlias = (
     | ScheduleFired
     | ScheduleSkipped
     | ScheduleChanged
+    | SchedulePruned
     | ChildClaimed
     | ChildRegistered
     | ChildEnded

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal, TypeAlias
 
 from perdure.codec import Json
-from perdure.ids import InputId, TurnId
+from perdure.ids import InputId, Seq, TurnId
 from perdure.vocab.registrations import EventType
 from perdure.vocab.wire import Value
 
@@ -100,3 +100,17 @@ class ScheduleChanged(Value, frozen=True, tag="schedule_changed"):
     by: str = ""
     reason: str = ""
     request: str = ""
+
+
+class SchedulePruned(Value, frozen=True, tag="schedule_pruned"):
+    """What the records said that are gone, all in all: those up to `until`, but for the first. The newest counts."""
+
+    until: Seq
+    handled_until: int
+    runs: int = 0
+    skipped: int = 0
+    missed: int = 0
+    paused: bool = False
+    asked: tuple[str, ...] = ()
+    last_run: ScheduleFired | None = None
+    last_run_at: int = 0

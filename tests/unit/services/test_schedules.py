@@ -2,12 +2,27 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from perdure.ids import Seq, StreamId
-from perdure.services.schedules import Due, ScheduleState, due, fold, is_done, next_due, upcoming
+from perdure.services.schedules import (
+    KEPT,
+    PRUNED_AT_ONCE,
+    Due,
+    ScheduleState,
+    due,
+    fold,
+    fold_all,
+    is_done,
+    next_due,
+    oldest,
+    upcoming,
+)
 from perdure.vocab.records import Record, Row, kind_of, write
 from perdure.vocab.schedules import (
     CatchUp,
@@ -125,3 +140,81 @@ def test_the_next_five_runs() -> None:
     assert upcoming(state, 5, now=at("01T10:00")) == tuple(at(f"{day}T09:00") for day in days)
     ended = told(("01T10:00", daily()), ("01T11:00", ScheduleChanged(change="ended")))
     assert (upcoming(ended, 5, now=at("01T12:00")), ended.active) == ((), False)
+
+
+# --- a log whose oldest records are gone
+
+
+class Log:
+    """A log in memory, that is pruned whenever something may go."""
+
+    def __init__(self) -> None:
+        self.rows: list[Row] = []
+        self.seq = 0
+
+    def write(self, record: Record) -> None:
+        self.seq += 1
+        data = write(record)
+        self.rows.append(Row(stream=StreamId("s"), seq=Seq(self.seq), at=self.seq, kind=kind_of(record), data=data))
+
+    def prune(self) -> bool:
+        found = oldest(self.rows)
+        if found is None:
+            return False
+        places, record = found
+        self.rows = [row for row in self.rows if row.seq not in places]
+        self.write(record)
+        return True
+
+
+LIFE = st.sampled_from(["due", "late", "overlap", "pause", "resume", "ask", "answer", "answer none"])
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(LIFE, min_size=60, max_size=60), st.integers(8, 40), st.booleans())
+def test_a_log_without_its_oldest_records_folds_to_the_same(life: list[str], times: int, at_once: bool) -> None:
+    whole, short, asked, pruned = Log(), Log(), list[str](), 0
+    for place, what in enumerate(["create", *life * times]):
+        record: Record
+        match what:
+            case "create":
+                record = daily()
+            case "due":
+                record = ScheduleFired(due_at=place, missed=place % 3)
+            case "late" | "overlap":
+                record = ScheduleSkipped(due_at=place, reason="late" if what == "late" else "overlap", missed=1)
+            case "ask":
+                asked.append(f"r{place}")
+                record = ScheduleChanged(change="run", request=asked[-1])
+            case "answer" if asked:
+                record = ScheduleFired(due_at=place, request=asked.pop(0))
+            case _:
+                record = ScheduleChanged(change="paused" if what == "pause" else "resumed")
+        for log in (whole, short):
+            log.write(record)
+        whole.seq = short.seq  # the record that stands for others has a place of its own
+        if at_once:
+            pruned += short.prune()
+            whole.seq = short.seq
+    while short.prune():
+        pruned += 1
+    assert pruned or len(whole.rows) <= KEPT + PRUNED_AT_ONCE
+    assert len(short.rows) <= KEPT + PRUNED_AT_ONCE
+    told, kept = fold_all(whole.rows), fold_all(short.rows)
+    unlike = {"seq": 0, "answered": frozenset[str]()}  # of what is gone, nobody will ask again
+    assert replace(kept, **unlike) == replace(told, **unlike)
+    assert kept.asked == tuple(asked)
+
+
+def test_of_a_short_log_nothing_goes_and_of_a_long_one_the_oldest_but_for_the_first() -> None:
+    log = Log()
+    log.write(daily())
+    for n in range(KEPT + PRUNED_AT_ONCE - 1):
+        log.write(ScheduleFired(due_at=n))
+    assert oldest(log.rows) is None
+    log.write(ScheduleFired(due_at=10_000))
+    found = oldest(log.rows)
+    assert found is not None
+    places, record = found
+    assert places == tuple(range(2, 202))
+    assert (record.until, record.runs, record.handled_until) == (201, 200, 199)
