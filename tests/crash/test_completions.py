@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from perdure import Agent, Runtime, Session, ToolContext, Tuning, tool
+from perdure.codec import Json
 from perdure.models.protocol import JobBegun, ModelEvent, ModelReply, ModelRequest, TextDelta
 from perdure.models.scripted import ScriptedModel, call
 from perdure.vocab.messages import Text
@@ -34,6 +35,7 @@ class Asked:
 
     def __init__(self, folder: Path, *, hangs: bool, job: bool) -> None:
         self._sold = folder / "sold"
+        self._given_up = folder / "given_up"
         self._hangs = hangs
         self._job = job
 
@@ -54,6 +56,15 @@ class Asked:
             await asyncio.sleep(3600)
         text = f"{question} {request.job}" if request.job else question
         yield ModelReply(parts=(Text(text=text),), finish="stop", usage=TEN, model="asked")
+
+    async def cancel(self, job: Json) -> None:
+        with self._given_up.open("a") as file:
+            file.write(f"{job['id']}\n")
+
+
+def given_up(folder: Path) -> list[str]:
+    path = folder / "given_up"
+    return path.read_text().split() if path.exists() else []
 
 
 def agent_of(folder: Path, effect: EffectClass, *, hangs: bool, job: bool = False, limit: int | None = None) -> Agent:
@@ -170,6 +181,7 @@ async def test_a_job_that_a_provider_began_for_a_tool_is_waited_for(folder: Path
     assert [(source, output, estimated) for source, _, output, estimated in direct if source == "direct:two"] == [
         ("direct:two", 4, 0)
     ]
+    assert given_up(folder) == []
     assert any("second {'id': 'job_1'}" in str(one.outcome) for one in ends), "the tool has the answer of the job"
 
 
@@ -179,3 +191,21 @@ async def test_a_job_of_a_call_that_does_not_run_again_is_ended(folder: Path) ->
         sent = await (await rt.session("s", agent="a")).send("go", key="k")
         assert (await sent.result(timeout=40)).status == "finished"
         assert await bought(sent.session) == [FIRST, LOST]
+    assert given_up(folder) == ["job_1"], "nobody waits for it"
+
+
+@pytest.mark.parametrize("effect", ["resumable", "idempotent", "once"])
+async def test_a_job_of_a_turn_that_was_cancelled_meanwhile_is_given_up(folder: Path, effect: EffectClass) -> None:
+    await killed_while_it_asks(folder, effect, job=True)
+    async with Runtime(store_url(folder), worker=False) as rt:
+        assert await rt.existing("s").cancel() == "requested"
+    async with Runtime(store_url(folder), agents=[agent_of(folder, effect, hangs=False)]) as rt:
+        sent = await (await rt.session("s", agent="a")).send("go", key="k")
+        assert (await sent.result(timeout=40)).reason == "cancelled"
+        direct = await bought(sent.session)
+    assert [(source, output, estimated) for source, _, output, estimated in direct] == [
+        ("direct:one", 4, 0),
+        ("direct:two", 0, 1),
+    ]
+    assert given_up(folder) == ["job_1"]
+    assert sold(folder) == ["first", "second"]

@@ -7,11 +7,13 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from perdure import Agent, Runtime, Session
+from perdure import Agent, Runtime, Session, ToolContext, tool
 from perdure.runtime.clock import SystemClock
 from perdure.store.memory.store import MemoryStore
+from perdure.tools.clients.completions import DirectRequest
 from perdure.vocab.outcomes import LlmCallOutcome
 from perdure.vocab.records import EffectSettled, ModelJobBegun
+from perdure.vocab.tools import EffectClass
 from tests.providers import shapes, spoken
 from tests.providers.asking import model_at
 from tests.providers.loopback import Answer, Asked, Loopback, answer
@@ -103,6 +105,38 @@ async def test_cancelling_the_turn_cancels_the_job() -> None:
         assert (await sent.result(30)).reason == "cancelled"
     assert provider.cancelled == ["/v1/responses/resp_1/cancel"]
     assert provider.purchases == 1
+
+
+@pytest.mark.parametrize("effect", ["resumable", "idempotent", "once"])
+async def test_cancelling_the_turn_cancels_the_job_that_a_tool_asked_for(effect: EffectClass) -> None:
+    @tool(effect=effect)
+    async def judge(ctx: ToolContext) -> str:
+        """Judge."""
+        request = DirectRequest("what do you think?", settings={"openai_background": True})
+        return (await ctx.direct_completions.complete(request, "judge")).text
+
+    wants = shapes.response({"type": "function_call", "call_id": "c1", "name": "judge", "arguments": "{}", "id": "f1"})
+    provider = Provider(
+        lambda purchase: answer(wants) if purchase == 1 else spoken.job_begun(),
+        lambda _: answer(spoken.job("in_progress")),
+    )
+    async with Loopback(always=provider).running() as server:
+        model = model_at(f"{server.url}/v1", "openai", "gpt-5.2")
+        agent = Agent("a", model=model, tools=[judge], settings={"stream": False})
+        async with Runtime(MemoryStore(SystemClock()), agents=[agent]) as rt:
+            session = await rt.session("s", agent="a")
+            sent = await session.send("go")
+
+            async def begun() -> bool:
+                rows = await rt.store.read(session.stream)
+                return any(isinstance(row.record, ModelJobBegun) for row in rows)
+
+            await until(begun, seconds=30)
+            await session.cancel()
+            assert (await sent.result(30)).reason == "cancelled"
+            [lost] = [one for one in await session.ledger() if one.source == "direct:judge"]
+    assert provider.cancelled == ["/v1/responses/resp_1/cancel"]
+    assert (provider.purchases, lost.usage.calls, lost.usage.estimated) == (2, 1, 1)
 
 
 def grows(text: str) -> dict[str, object]:

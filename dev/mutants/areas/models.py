@@ -221,4 +221,18 @@ MUTANTS = [
         "if False)",
         "tests/scenarios/test_accounts.py -k 'still_runs and memory'",
     ),
+    Mutant(
+        "the jobs of a cancelled turn's tools go on",
+        "runtime/cancelling.py",
+        "(*jobs.own(driver.turn), *jobs.not_answered(begun, journal))",
+        "jobs.own(driver.turn)",
+        "tests/providers/test_jobs.py -k 'a_tool_asked_for and idempotent'",
+    ),
+    Mutant(
+        "a job that nobody will wait for goes on when its worker was killed",
+        "runtime/turns.py",
+        "[job for job in begun if job.effect in ended]",
+        "[]",
+        "tests/crash/test_completions.py -k 'cancelled_meanwhile and sqlite and idempotent'",
+    ),
 ]

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
-import logging
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from perdure.models.protocol import CancelsJobs
+from perdure.runtime import jobs
 from perdure.runtime.flights import Flight
 from perdure.turn.machine import awaited, settlement, stopped, unanswered
-from perdure.turn.state import Asking, Call
+from perdure.turn.state import Call
 from perdure.vocab.effects import AwaitEvent
 from perdure.vocab.outcomes import (
     AwaitEventOutcome,
@@ -29,19 +27,17 @@ from perdure.vocab.refs import PartRef, is_part
 if TYPE_CHECKING:
     from perdure.runtime.turns import TurnDriver
 
-log = logging.getLogger("perdure.runtime")
-
-JOB_CANCEL_S = 5.0
-
 
 async def end_cancelled(driver: TurnDriver) -> None:
     """Somebody cancelled the turn: stop what runs, answer every call, end."""
+    journal = driver.controller.journal
+    begun = jobs.asked_for(journal)
     for flight in driver.flights.values():
         flight.put_aside()
     await driver.halt()
     driver.controller.doubt_unsettled_steps(InDoubt(reason="cancelled"))
     await _forget_events(driver)
-    await _cancel_job(driver)
+    await driver.around.give_up(driver.turn, (*jobs.own(driver.turn), *jobs.not_answered(begun, journal)))
     driver.settle_landed()  # what came while it was halted: a call may now be pending, in doubt, or have failed
     for ref, call in unanswered(driver.turn):
         flight = driver.flights.get(ref.id)
@@ -70,19 +66,6 @@ async def end_cancelled(driver: TurnDriver) -> None:
     driver.landed.clear()
     reason = driver.turn.cancel.reason if driver.turn.cancel else ""
     driver.submit(stopped(driver.turn, "cancelled", reason or "cancelled on request"))
-
-
-async def _cancel_job(driver: TurnDriver) -> None:
-    """Nobody wants what the provider works on any more. Best effort: it may be over, or not to be reached."""
-    job = driver.turn.phase.job if isinstance(driver.turn.phase, Asking) else None
-    model = driver.around.model.model
-    if job is None or not isinstance(model, CancelsJobs):
-        return
-    try:
-        async with asyncio.timeout(JOB_CANCEL_S):
-            await model.cancel(job)
-    except Exception as problem:  # of the provider, or that it takes too long
-        log.warning("a job of the provider goes on: %s", problem, exc_info=True, extra={"turn": driver.turn.id})
 
 
 async def _withdraw_question(driver: TurnDriver, asked: EffectStarted | None) -> None:

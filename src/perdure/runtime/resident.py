@@ -20,6 +20,7 @@ from perdure.inbox.admit import Delivery
 from perdure.inbox.items import CancelTurn, Input, LateOutcome, Occurrence, Wake
 from perdure.observe.ends import last_answer
 from perdure.observe.hub import PEOPLE
+from perdure.runtime import jobs
 from perdure.runtime.agent import DEFAULT, Agent
 from perdure.runtime.beginnings import Beginning, Beginnings
 from perdure.runtime.call_changes import CallChanges
@@ -433,14 +434,17 @@ class Resident(Held[TurnDriver]):
         """Every worker before us died in this turn, and none got any further: do not be the next."""
         self._stuck = False
         turn, records = begun.turn, begun.records
+        journal = journal_of(records)
+        unwanted = (*jobs.own(turn), *jobs.asked_for(journal))
         if (ref := awaited(turn)) is not None:
             left = await self._world.lost(agent, turn, records, ref.id, None)
             turn = advance(turn, left)
             self._owned.submit(left)
-        for started in left_asked(turn, journal_of(records), over=True):
+        for started in left_asked(turn, journal, over=True):
             bought = await self._world.lost_completion(agent, turn, started)
             turn = advance(turn, bought)
             self._owned.submit(bought)
+        await self._world.give_up(agent, turn, unwanted)
         *closing, ended = await sealing(
             turn, records, self._claim.takeovers, self._shared.store, self._shared.clock
         )  # fmt: skip

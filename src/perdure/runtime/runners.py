@@ -29,6 +29,7 @@ from perdure.runtime.clients import Cache, CallSite
 from perdure.runtime.deps import DepsFailed, TurnDeps
 from perdure.runtime.envelopes import Where, envelope
 from perdure.runtime.flights import AttemptCompletion, Flight, Valve
+from perdure.runtime.jobs import Job
 from perdure.runtime.lost import NOT_WANTED, Saying
 from perdure.runtime.lounge import Lounge
 from perdure.runtime.perform import MAX_JOB_BYTES, ModelAccess, ask_model, ask_outside, run_tool, without_deps
@@ -97,6 +98,7 @@ class Surroundings:
     spawner: Callable[[CallId, Ledger], Spawner]
     lost: Callable[[Turn, Iterable[Record], EffectId, Saying | None], Awaitable[EffectSettled]]
     lost_completion: Callable[[Turn, EffectStarted], Awaitable[EffectSettled]]
+    give_up: Callable[[Turn, Iterable[Job]], Awaitable[None]]
 
 
 class Driven(Ledger, Protocol):

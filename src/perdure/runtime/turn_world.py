@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, cast
 
 from perdure.errors import Code, Error
 from perdure.ids import EffectId, SessionId, StreamId, stream_names
-from perdure.runtime import lost
+from perdure.models.protocol import Model
+from perdure.runtime import jobs, lost
 from perdure.runtime.agent import Agent, output_check
 from perdure.runtime.call_changes import CallChanges
 from perdure.runtime.child_leave import People
@@ -92,6 +93,7 @@ class TurnWorld:
             ),
             lost=partial(self.lost, agent),
             lost_completion=partial(self.lost_completion, agent),
+            give_up=partial(self.give_up, agent),
         )
 
     async def lost(
@@ -108,11 +110,19 @@ class TurnWorld:
     async def lost_completion(self, agent: Agent, turn: Turn, started: EffectStarted) -> EffectSettled:
         """The end of what a tool had asked a model, and nobody will answer."""
         assert started.asks is not None
-        models = self._shared.host.models
-        own = models.of(agent, turn.composition.model)
-        asked = next((one for one in (own, models.utility) if one is not None and one.name == started.asks.model), None)
+        asked = self._asked_model(agent, turn, started.asks.model)
         known = self._shared.unsaved.take(self._stream, turn.id, started.id)
         return EffectSettled(id=started.id, outcome=await lost.completion_ended(asked, turn, started.asks, known))
+
+    async def give_up(self, agent: Agent, turn: Turn, unwanted: Iterable[jobs.Job]) -> None:
+        """Nobody wants what providers work on for this turn."""
+        await jobs.give_up((self._asked_model(agent, turn, one.model), one) for one in unwanted)
+
+    def _asked_model(self, agent: Agent, turn: Turn, name: str) -> Model | None:
+        """The model of this name that the turn or one of its tools has asked."""
+        models = self._shared.host.models
+        own = models.of(agent, turn.composition.model)
+        return next((one for one in (own, models.utility) if one is not None and one.name == name), None)
 
     def _patience(self, turn: Turn) -> Patience:
         beats = self._shared.host.models.sources.heartbeats

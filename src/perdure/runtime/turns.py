@@ -19,6 +19,7 @@ from perdure.effects.journal import journal_of
 from perdure.errors import Code, Error
 from perdure.ids import BlobHash, CallId, EffectId, PromiseId
 from perdure.inbox.admit import Delivery
+from perdure.runtime import jobs
 from perdure.runtime.cancelling import end_cancelled
 from perdure.runtime.consent import Consents
 from perdure.runtime.envelopes import Where
@@ -309,13 +310,16 @@ class TurnDriver:
 
     async def _end_what_was_left(self) -> None:
         """What a worker that is gone had begun of the calls: some of it is in doubt, and what was asked was bought."""
-        asked = left_asked(self.turn, self.controller.journal, over=False)
+        journal = self.controller.journal
+        asked, begun = left_asked(self.turn, journal, over=False), jobs.asked_for(journal)
         acting, known = bool(unanswered(self.turn)), len(self.records)
         self.controller.record(*recovery(self.turn))
         self.controller.doubt_unsettled_steps(InDoubt(reason="worker_lost"))
         self._stands_still = acting and len(self.records) == known
         for started in asked:
             self.controller.record(await self.around.lost_completion(self.turn, started))
+        if ended := {one.id for one in asked}:
+            await self.around.give_up(self.turn, [job for job in begun if job.effect in ended])
 
     async def _wait_long_enough(self) -> bool:
         """Wait for news. True if there is none, nothing is under way, and waiting in memory has lasted long enough."""
