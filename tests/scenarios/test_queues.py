@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from perdure import Agent, Runtime, ToolContext, Work, tool
+from perdure import Agent, Runtime, Session, ToolContext, Tuning, Work, tool
 from perdure.errors import Code, Error
 from perdure.ids import StreamId, WorkerId
 from perdure.models.scripted import ScriptedModel, call, say
@@ -427,3 +427,56 @@ def test_what_cannot_be_meant_is_refused(wrong: Callable[[], object]) -> None:
     with pytest.raises(Error) as caught:
         wrong()
     assert caught.value.code in (Code.INVALID_ARGUMENT, Code.INVALID_ID)
+
+
+PATIENT = Tuning(patience_s=3600.0)
+
+
+@tool(effect="resumable")
+async def delegate(ctx: ToolContext) -> str:
+    """Let somebody else do it."""
+    return await ctx.agent("clerk").ask("please")
+
+
+@tool(effect="resumable")
+async def await_word(ctx: ToolContext) -> str:
+    """Wait for word from outside."""
+    return str(await ctx.event("word"))
+
+
+def delegating(queue: str = "default") -> list[Agent]:
+    chief = ScriptedModel(call("delegate"), say("all done", exact=True))
+    clerk = ScriptedModel(say("done"))
+    return [
+        Agent("chief", model=chief, tools=[delegate], queue=queue),
+        Agent("clerk", model=clerk, queue=queue),
+    ]
+
+
+@pytest.mark.parametrize("limits", [{}, {"queue:desk": 2}], ids=["seats of the worker", "seats of a queue"])
+async def test_who_waits_for_a_child_gives_it_the_seat_that_it_needs(
+    new_store: NewStore, stack: AsyncExitStack, limits: dict[str, int]
+) -> None:
+    work = Work(concurrency=256 if limits else 2, limits=limits)
+    rt = await stack.enter_async_context(Runtime(new_store(), agents=delegating("desk"), worker=work, tuning=PATIENT))
+    asked = [await (await rt.session(f"s{n}", agent="chief")).send("go") for n in range(4)]
+    results = [await one.result(timeout=30) for one in asked]
+    assert [result.text for result in results] == ["all done"] * 4
+
+
+async def test_who_only_waits_leaves_when_somebody_else_could_go_on(new_store: NewStore, stack: AsyncExitStack) -> None:
+    agent = Agent("a", model=ScriptedModel(call("await_word"), say("heard", exact=True)), tools=[await_word])
+    other = Agent("b", model=ScriptedModel(say("here", exact=True)))
+    rt = await stack.enter_async_context(
+        Runtime(new_store(), agents=[agent, other], worker=Work(concurrency=1), tuning=PATIENT)
+    )
+    waiting = await rt.session("waiting", agent="a")
+    sent = await waiting.send("go")
+    await until(lambda: _waits(waiting))
+    assert (await (await rt.session("next", agent="b")).ask("hi", timeout=30)) == "here"
+    await waiting.resolve("word", "now")
+    assert (await sent.result(timeout=30)).text == "heard"
+
+
+async def _waits(session: Session) -> bool:
+    return bool(await session.pending())

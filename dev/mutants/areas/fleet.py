@@ -74,6 +74,20 @@ MUTANTS = [
         f"{LEAVE} -k 'expires and sqlite'",
     ),
     Mutant(
+        "who only waits keeps the seat that somebody else needs",
+        "runtime/serving.py",
+        "        if self._shared.crowd.full:\n            self._shared.lounge.make_room()\n",
+        "",
+        "tests/scenarios/test_queues.py -k 'only_waits and memory'",
+    ),
+    Mutant(
+        "who only waits keeps the seat of its queue",
+        "runtime/serving.py",
+        "[stream for stream, queue in self._seats.items() if queue in full]",
+        "()",
+        "tests/scenarios/test_queues.py -k 'gives_it_the_seat and memory and queue'",
+    ),
+    Mutant(
         "a worker that had enough to begin with forgets that others may wait",
         "runtime/worker.py",
         "                serving.more_waits = True  # enough",

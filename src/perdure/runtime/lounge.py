@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+
+from perdure.ids import StreamId
 
 
 class Lounge:
@@ -11,14 +13,19 @@ class Lounge:
     def __init__(self, seats: int, patience_s: float) -> None:
         self.patience_s = patience_s
         self._seats = seats
-        self._sitting: dict[object, Callable[[], None]] = {}
+        self._sitting: dict[StreamId, Callable[[], None]] = {}
 
-    def sit(self, guest: object, hurry: Callable[[], None]) -> None:
+    def sit(self, stream: StreamId, hurry: Callable[[], None]) -> None:
         """Take a seat; `hurry` is called when it is needed for somebody else."""
-        self._sitting[guest] = hurry
+        self._sitting[stream] = hurry
         while len(self._sitting) > self._seats:
-            oldest = next(iter(self._sitting))
-            self._sitting.pop(oldest)()
+            self.make_room()
+
+    def make_room(self, among: Collection[StreamId] | None = None) -> None:
+        """Make whoever has sat for longest leave, of these or of all: somebody could go on and has no seat."""
+        longest = next((stream for stream in self._sitting if among is None or stream in among), None)
+        if longest is not None:
+            self._sitting.pop(longest)()
 
     def close(self) -> None:
         """Nobody waits in memory any more."""
@@ -26,6 +33,6 @@ class Lounge:
         for hurry in tuple(self._sitting.values()):
             hurry()
 
-    def leave(self, guest: object) -> None:
+    def leave(self, stream: StreamId) -> None:
         """Give the seat up."""
-        self._sitting.pop(guest, None)
+        self._sitting.pop(stream, None)

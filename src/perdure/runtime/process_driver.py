@@ -301,14 +301,14 @@ class ProcessDriver:
         self._news.clear()  # that is what the news was about
         lounge = self._shared.lounge
         if not self._hurried and patience > 0:
-            lounge.sit(self, self._hurry)
+            lounge.sit(self._owned.stream, self._hurry)
         try:
             async with asyncio.timeout(patience):
                 await self._news.wait()
         except TimeoutError:
             return not self._news.is_set() and self._patience.left_s((self._entry,), hurried=True) == 0.0
         finally:
-            lounge.leave(self)
+            lounge.leave(self._owned.stream)
         return False
 
     def _hurry(self) -> None:

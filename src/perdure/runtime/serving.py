@@ -128,6 +128,13 @@ class Serving:
         """How many more sessions may be taken now."""
         return min(self.free, max(0, MAX_BEGINNING - len(self._found)))
 
+    def make_room(self, full: Collection[str]) -> None:
+        """Who only waits leaves its seat to who could go on: one after the other, here and in queues that are full."""
+        if self._shared.crowd.full:
+            self._shared.lounge.make_room()
+        if full:
+            self._shared.lounge.make_room([stream for stream, queue in self._seats.items() if queue in full])
+
     @property
     def idle(self) -> bool:
         """Whether something may be taken up out of order: there is a seat, and nobody who waits for one."""

@@ -335,14 +335,14 @@ class TurnDriver:
         self._news.clear()  # that is what the news was about
         lounge = self.around.lounge
         if not (self._hurried or self._paused) and patience > 0:
-            lounge.sit(self, self._hurry)
+            lounge.sit(self.owned.stream, self._hurry)
         try:
             async with asyncio.timeout(patience):
                 await self._news.wait()
         except TimeoutError:
             return self._may_park()
         finally:
-            lounge.leave(self)
+            lounge.leave(self.owned.stream)
         return False
 
     def _may_park(self) -> bool:

@@ -79,6 +79,7 @@ class Worker:
                 await self._scan_without(full)
         finally:
             self._shared.permits.wait_only_for(full)
+        self.serving.make_room(full)
 
     async def _try_a_suspect(self, full: list[str]) -> bool:
         """Take up one suspect, if there is any and it is calm here. Whether everything else has to wait."""
