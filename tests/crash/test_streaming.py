@@ -14,9 +14,11 @@ from pathlib import Path
 import pytest
 
 from perdure import Agent, Delta, Event, Fact, Runtime, Tuning
-from perdure.ids import StreamId
+from perdure.ids import SessionId, StreamId, TurnId
 from perdure.models.protocol import ModelEvent, ModelReply, ModelRequest, TextDelta
 from perdure.observe.events import Superseded
+from perdure.runtime.models import ModelSources
+from perdure.services.replies import PartialStreamState
 from perdure.vocab.messages import Reply, Text
 from perdure.vocab.outcomes import LlmCallOutcome
 from perdure.vocab.records import EffectSettled
@@ -229,4 +231,51 @@ async def test_what_was_written_before_the_kill_may_stand_as_a_partial_reply(
         child.wait()
     assert (result.text, result.partial) == (shown, "" if call_begun else "worker_lost")
     assert len(asked.read_text().splitlines()) == (2 if call_begun else 1)
+    assert result.usage.estimated == 1
+
+
+class Host:
+    """What the host of a runtime remembers of replies: a fixed text, nothing, or that it cannot say."""
+
+    def __init__(self, knows: str | Exception | None) -> None:
+        self.asked: list[tuple[str, str]] = []
+        self._knows = knows
+
+    async def get_partial_stream(self, session_id: SessionId, turn_id: TurnId) -> PartialStreamState | None:
+        self.asked.append((session_id, turn_id))
+        if isinstance(self._knows, Exception):
+            raise self._knows
+        return None if self._knows is None else PartialStreamState(self._knows)
+
+
+@pytest.mark.parametrize(
+    "knows", ["What the host has.", "", None, RuntimeError("no")], ids=["text", "", "not", "fails"]
+)
+async def test_a_host_may_remember_replies_that_broke_off_itself(
+    url: str, knows: str | Exception | None, tmp_path: Path
+) -> None:
+    asked, half = tmp_path / "asked", tmp_path / "half"
+    script = CHILD.replace("model=Endless()", "model=Endless(), partial_replies='finalize'")
+    child = started([sys.executable, "-c", textwrap.dedent(script), url, str(asked), str(half)])
+    try:
+        async with Runtime(url, agents=[], worker=False) as looking:
+            while not there(half):
+                assert child.poll() is None
+                await asyncio.sleep(0.05)
+            watcher = Watcher(looking)
+            await watcher.until(OLD)
+            await watcher.leave()
+    finally:
+        child.kill()
+        child.wait()
+    host = Host(knows)
+    agents = [Agent("a", model=Writer(asked), partial_replies="finalize")]
+    sources = ModelSources(partial_streams=host)
+    async with Runtime(url, agents=agents, models=sources, tuning=Tuning(lease_s=1.0)) as rt:
+        sent = await (await rt.session("s", agent="a")).send("go", key="k")
+        result = await sent.result(timeout=40)
+        assert rt.partial_streams is host
+    assert host.asked == [("s", sent.turn)]
+    stands = (knows or NEW) if isinstance(knows, str) else OLD
+    assert (result.text, result.partial) == (stands, "" if stands == NEW else "worker_lost")
     assert result.usage.estimated == 1

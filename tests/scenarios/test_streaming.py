@@ -5,17 +5,19 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import NoReturn
 
 import pytest
 
 from perdure import AesGcm, Agent, Code, Delta, Error, Event, Fact, Runtime, Session
-from perdure.ids import SessionId, Tenant, TurnId
+from perdure.ids import EffectId, Seq, SessionId, StreamId, Tenant, TurnId
 from perdure.models.protocol import HiddenDelta, ModelError, ModelEvent, ModelReply, ModelRequest, TextDelta
 from perdure.observe.events import Superseded
 from perdure.runtime.clock import SystemClock
-from perdure.runtime.lost import StoredPartialStreams
+from perdure.runtime.lost import StoredPartialStreams, written
 from perdure.services.replies import PartialStreamState
+from perdure.store.live import Piece
 from perdure.store.sqlite.store import SqliteStore
 from perdure.vocab.messages import Text
 from perdure.vocab.outcomes import LlmCallOutcome, LlmError
@@ -366,3 +368,41 @@ async def test_what_is_encrypted_is_encrypted_there_too(tmp_path: Path) -> None:
         model.go_on()
         await sent.result(timeout=20)
         await reader.leave()
+
+
+async def test_a_piece_that_did_not_arrive_is_told_again_with_the_next(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = Typist(PIECES)
+    rt, looking = await desk.open(model), await desk.open(Typist(PIECES), worker=False)
+    put, failed = rt.store.live.put, asyncio.Event()
+
+    async def fails_once(pieces: Sequence[Piece], *, over: Sequence[tuple[StreamId, int]] = (), now: int) -> None:
+        if pieces and not failed.is_set():
+            failed.set()
+            raise Error(Code.STORE_UNAVAILABLE, "not now")
+        await put(pieces, over=over, now=now)
+
+    monkeypatch.setattr(rt.texts, "_channel", SimpleNamespace(put=fails_once))
+    sent = await (await rt.session("s", agent="a")).send("go")
+    model.go_on(1)
+    await failed.wait()
+    model.go_on(1)
+
+    async def there() -> bool:
+        return await looking.partial_streams.get_partial_stream(SessionId("s"), sent.turn) == PartialStreamState(
+            "Hello, dear "
+        )
+
+    await until(there)
+    model.go_on()
+    await sent.result(timeout=20)
+
+
+async def test_behind_a_piece_that_was_lost_nothing_counts(desk: Desk) -> None:
+    rt = await desk.open(Typist(PIECES), worker=False)
+    stream, turn, effect = StreamId("default:session:s"), TurnId("t"), EffectId("m1.1")
+    for start, text in ((0, "Hel"), (3, "lo, "), (12, "world")):
+        await rt.store.live.put([Piece(stream, turn, effect, 1, Seq(1), start, text)], now=1)
+    before = await written(rt.store, stream, turn, effect)
+    assert (before.text, before.chars) == ("Hello, ", 17)

@@ -235,4 +235,18 @@ MUTANTS = [
         "[]",
         "tests/crash/test_completions.py -k 'cancelled_meanwhile and sqlite and idempotent'",
     ),
+    Mutant(
+        "a live piece that did not arrive is never told again",
+        "runtime/live_texts.py",
+        "            self._untell(pieces)\n",
+        "",
+        "tests/scenarios/test_streaming.py -k 'told_again_with_the_next and memory'",
+    ),
+    Mutant(
+        "a partial reply may have a hole",
+        "runtime/lost.py",
+        "        if piece.start > end:",
+        "        if False:",
+        "tests/scenarios/test_streaming.py -k 'behind_a_piece and memory'",
+    ),
 ]

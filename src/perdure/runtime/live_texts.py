@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from perdure.clock import Clock
@@ -128,12 +129,20 @@ class LiveTexts:
         self._over.clear()
         try:
             await self._channel.put(pieces, over=over, now=self._clock.wall_ms())
-        except Error as problem:  # whoever watches elsewhere misses something
+        except Error as problem:  # whoever watches elsewhere is told with the next, and misses something after the last
             log.debug("live texts could not be told: %s", problem)
+            self._untell(pieces)
         finally:
             self._writing = None
             if (self._dirty or self._over) and not self._closed:
                 self._timer = asyncio.get_running_loop().call_later(INTERVAL_S, self._flush)
+
+    def _untell(self, pieces: Iterable[Piece]) -> None:
+        """These did not arrive: they are told again with what comes next of their call, or nobody could read that."""
+        for piece in pieces:
+            call = self._calls.get(piece.stream)
+            if call is not None and call.name == (piece.turn, piece.effect, piece.run):
+                call.told = min(call.told, piece.start)
 
     async def close(self) -> None:
         """Tell what is left to tell: whoever goes on with a call that is not over wants to know."""

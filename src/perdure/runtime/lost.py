@@ -7,15 +7,19 @@ what it bought is in the ledger from then on, and limits count it before the mod
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import asyncio
+import logging
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
 
 from perdure.effects.journal import EffectJournal
 from perdure.errors import Error
 from perdure.ids import EffectId, SessionId, StreamId, Tenant, TurnId, session_stream
 from perdure.models.estimating import estimated
-from perdure.models.protocol import KnowsPrices, Model
+from perdure.models.protocol import KnowsPrices, Model, clean
 from perdure.runtime.transcript import Shown
-from perdure.services.replies import PartialStreamState
+from perdure.services.replies import PartialStreamState, PartialStreamStore
+from perdure.store.live import Piece
 from perdure.store.protocol import Store
 from perdure.turn.machine import unanswered
 from perdure.turn.state import Call, Turn
@@ -25,6 +29,9 @@ from perdure.vocab.records import EffectSettled, EffectStarted
 from perdure.vocab.refs import call_body
 from perdure.vocab.usage import Usage
 
+log = logging.getLogger("perdure.runtime")
+
+HOST_S = 5.0
 GONE = "the worker that asked is gone"
 NOT_WANTED = LlmError(kind="cancelled", message="the turn was cancelled")
 MAX_UNSAVED = 1024
@@ -87,8 +94,34 @@ async def written(store: Store, stream: StreamId, turn: TurnId, effect: EffectId
     except Error:
         return Written()
     last = [one for one in pieces if one.run == pieces[-1].run]
-    text = "".join(one.text for one in last if not one.thinking)
-    return Written(text, sum(len(one.text) for one in last), any(not one.text for one in last))
+    whole = list(_without_gap(last))
+    text = "".join(one.text for one in whole if not one.thinking)
+    return Written(text, max((one.end for one in last), default=0), any(not one.text for one in last))
+
+
+def _without_gap(pieces: Iterable[Piece]) -> Iterator[Piece]:
+    """The beginning of what was written: behind a piece that was lost, nothing makes sense."""
+    end = 0
+    for piece in pieces:
+        if piece.start > end:
+            return
+        end = max(end, piece.end)
+        yield piece
+
+
+async def told_by_host(partial: PartialStreamStore, session: SessionId, turn: TurnId, before: Written) -> Written:
+    """What there is of a call by what its host knows; `before` is what the side channel has of it. A host that knows
+    nothing of it, cannot say, or takes too long is not waited for."""
+    try:
+        async with asyncio.timeout(HOST_S):
+            state = await partial.get_partial_stream(session, turn)
+    except Exception:
+        log.exception("the host cannot say what there is of a reply", extra={"turn": turn})
+        return before
+    if state is None:
+        return before
+    text = clean(state.accumulated)
+    return replace(before, text=text, chars=max(len(text), before.chars))
 
 
 class StoredPartialStreams:

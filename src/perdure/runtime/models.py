@@ -20,7 +20,7 @@ from perdure.models.providers.provided import ProviderModel, of_this_process
 from perdure.models.registry import resolve
 from perdure.runtime.agent import DEFAULT, Agent, MissingModel, find_model, model_of
 from perdure.services.llm import LlmProviderStore, ModelWithProvider, ProviderCredentials, ProviderCredentialStore
-from perdure.services.replies import StreamHeartbeater
+from perdure.services.replies import PartialStreamStore, StreamHeartbeater
 from perdure.vocab.usage import Usage
 
 log = logging.getLogger("perdure.runtime")
@@ -31,13 +31,15 @@ NO_DEFAULT = "the agent names no model, and the host has no default"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSources:
     """The models and keys of a host. `utility` is its own model for small work: `ctx.complete(…, utility=True)`.
-    `heartbeats` makes whoever is told how far the replies of a turn are, while they are written.
+    `heartbeats` makes whoever is told how far the replies of a turn are, while they are written. `partial_streams` is
+    asked for what there is of a reply whose worker died; without one, what the store has of it counts.
     """
 
     providers: LlmProviderStore | None = None
     credentials: ProviderCredentialStore | None = None
     utility: str | Model | None = None
     heartbeats: Callable[[SessionId, TurnId], StreamHeartbeater] | None = None
+    partial_streams: PartialStreamStore | None = None
 
 
 class Models:

@@ -27,6 +27,7 @@ from perdure.runtime.editing import checked_tag
 from perdure.runtime.files import Files, FilesGiven
 from perdure.runtime.lifetime import Lifetime
 from perdure.runtime.live_texts import LiveTexts
+from perdure.runtime.lost import StoredPartialStreams
 from perdure.runtime.models import Models, ModelSources
 from perdure.runtime.pages import check_limit
 from perdure.runtime.process_admin import Processes
@@ -95,6 +96,7 @@ class Runtime:
         self.agents = by_name(agents)
         self.files = Files(files, self.store, self.clock, seeds_of(self.agents, self.store, self._readable))
         self.models = Models(models, self.agents)
+        self.partial_streams = self.models.sources.partial_streams or StoredPartialStreams(self.store, self.tenant)
         self._processes = tuple(processes)
         self.background = Running(self._serves)
         self.process_limits = tuning.processes

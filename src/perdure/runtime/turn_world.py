@@ -102,10 +102,18 @@ class TurnWorld:
         """The end of a model call that nobody will answer. What it had said, others may have to tell."""
         shared = self._shared
         model = shared.host.models.of(agent, turn.composition.model)
-        before = said.written if said else await lost.written(shared.store, self._stream, turn.id, effect)
+        before = said.written if said else await self._written(turn, effect)
         known = shared.unsaved.take(self._stream, turn.id, effect)
         shown = self._transcript.shown(records)
         return EffectSettled(id=effect, outcome=await lost.ended(model, turn, shown, before, known))
+
+    async def _written(self, turn: Turn, effect: EffectId) -> lost.Written:
+        """What a call of a worker that is gone had written."""
+        before = await lost.written(self._shared.store, self._stream, turn.id, effect)
+        partial = self._shared.host.models.sources.partial_streams
+        if partial is None:
+            return before
+        return await lost.told_by_host(partial, SessionId(stream_names(self._stream)[2]), turn.id, before)
 
     async def lost_completion(self, agent: Agent, turn: Turn, started: EffectStarted) -> EffectSettled:
         """The end of what a tool had asked a model, and nobody will answer."""

@@ -32,8 +32,9 @@ class PartialStreamState:
 
 
 class PartialStreamStore(Protocol):
-    """Whoever remembers replies that broke off."""
+    """Whoever remembers replies that broke off. Laws: `perdure.testing.laws.replies.PartialStreamLaws`."""
 
     async def get_partial_stream(self, session_id: SessionId, turn_id: TurnId) -> PartialStreamState | None:
-        """The reply of a turn that began and never ended; None if there is none."""
+        """The last reply of a turn that began and never ended, from its first character on and without a gap; None if
+        there is none, or nobody knows of it. May raise anything."""
         ...
