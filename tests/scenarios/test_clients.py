@@ -4,23 +4,29 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, cast
 
 import pytest
 
-from perdure import Agent, Code, Error, Runtime, ToolContext, ToolError, Tuning, tool
+from perdure import Agent, Code, Error, Runtime, ToolContext, ToolError, Tuning, Work, tool
 from perdure.codec import Json
+from perdure.commit.changes import Intervention
 from perdure.models.scripted import ScriptedModel, call, fail, say
 from perdure.observe.events import OutputDelta, Progress
+from perdure.store.protocol import Store
+from perdure.store.shapes import Intervened
+from perdure.testing.held import Gatekeeper
 from perdure.tools.clients.completions import DirectRequest
 from perdure.tools.clients.dispatch import ChildCall
 from perdure.tools.clients.progress import SandboxMessage
 from perdure.tools.decorator import AnyTool
 from perdure.tools.execution_result import ToolExecutionResult
+from perdure.vocab.log_keys import gate_key
 from perdure.vocab.messages import AttachmentRef, Text, ToolResult
 from perdure.vocab.outcomes import DirectOutcome
 from perdure.vocab.records import AttachmentKept, EffectSettled, ToolMembershipChanged
 from perdure.vocab.usage import Usage
-from tests.scenarios.conftest import Desk, NewStore
+from tests.scenarios.conftest import Desk, NewStore, until
 
 Body = Callable[[ToolContext], Awaitable[Json]]
 
@@ -149,6 +155,68 @@ async def test_a_tool_closes_another_session_by_stopping_what_runs_there(desk: D
     [told] = [p.output for m in await session.history() for p in m.parts if isinstance(p, ToolResult)]
     assert told == [True, False]
     assert [(await sent.result(10)).reason for sent in (running, waiting)] == ["cancelled", "cancelled"]
+
+
+class _Leisurely:
+    """A store that tells of an intervention when everything that follows from it has happened."""
+
+    def __init__(self, store: Store, followed: Callable[[], Awaitable[None]]) -> None:
+        self._store = store
+        self._followed = followed
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(self._store, name)
+
+    async def intervene(self, intervention: Intervention) -> Intervened:
+        done = await self._store.intervene(intervention)
+        await self._followed()
+        return done
+
+
+async def test_a_tool_closes_a_session_whose_turn_runs_before_its_beginning_is_durable(new_store: NewStore) -> None:
+    reached, ran = asyncio.Event(), list[str]()
+
+    @tool(effect="pure")
+    async def hang() -> None:
+        """Hang."""
+        reached.set()
+        await asyncio.Event().wait()
+
+    @tool(effect="pure")
+    def note() -> None:
+        """Run what was closed."""
+        ran.append("note")
+
+    async def body(ctx: ToolContext) -> Json:
+        return await ctx.sessions.close_session("busy")
+
+    async def idle() -> bool:
+        return (await busy.why()).status == "idle" and not await busy.queue()
+
+    async def followed() -> None:
+        gate.release()
+        if await busy.runtime.store.find(busy.stream, gate_key(sent[0].turn)):  # else it hangs, and goes on hanging
+            await until(idle)
+
+    scripts = {"go": [call("do"), say("ok")], "hang": [call("hang"), say("never")], "next": [call("note"), say("no")]}
+    agent = Agent("a", model=ScriptedModel.by_input(scripts), tools=[doing(body), hang, note])
+    gate = Gatekeeper(lambda what: "turn_opened" in what)
+    leisurely = cast(Store, _Leisurely(new_store(), followed))
+    async with (
+        Runtime(gate.guard(new_store()), agents=[agent], worker=Work(queues=["slow"])) as slow,
+        Runtime(leisurely, agents=[agent], worker=Work(queues=["default"])) as rt,
+    ):
+        busy = await slow.session("busy", agent="a", queue="slow")
+        sent = [await busy.send(text) for text in ("hang", "next", "next")]
+        await reached.wait()
+        session = await rt.session("s", agent="a")
+        await session.ask("go", timeout=20)
+        [told] = [p.output for m in await session.history() for p in m.parts if isinstance(p, ToolResult)]
+        assert told is True
+        assert [(await one.result(10)).reason for one in sent] == ["cancelled"] * 3
+        assert ran == []
 
 
 REFUSED: list[tuple[str, Callable[[ToolContext], Awaitable[object]], str]] = [
@@ -400,7 +468,10 @@ async def test_a_model_that_gives_no_reply_is_a_visible_failure_of_the_tool(desk
 
 
 async def test_progress_reaches_observers_by_its_kind(desk: Desk) -> None:
+    watched = asyncio.Event()
+
     async def body(ctx: ToolContext) -> Json:
+        await watched.wait()
         ctx.progress(SandboxMessage("half way"))
         ctx.progress(SandboxMessage("line 1", "stdout"))
         return 1
@@ -409,7 +480,11 @@ async def test_progress_reaches_observers_by_its_kind(desk: Desk) -> None:
     rt = await desk.open(model, doing(body))
     session = await rt.session("s", agent="a")
     sent = await session.send("go")
-    live = [event async for event in sent.events() if isinstance(event, Progress | OutputDelta)]
+    live: list[Progress | OutputDelta] = []
+    async for event in sent.events():
+        watched.set()
+        if isinstance(event, Progress | OutputDelta):
+            live.append(event)
     assert [event.message if isinstance(event, Progress) else event.text for event in live] == ["half way", "line 1"]
 
 

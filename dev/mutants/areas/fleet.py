@@ -7,8 +7,44 @@ from dev.mutants.mutant import Mutant
 APPROVALS = "tests/scenarios/test_approvals.py"
 WHILE_PARKING = "tests/scenarios/test_answered_while_parking.py"
 LEAVE = "tests/scenarios/test_leave_in_the_last_moment.py"
+SLOW = "tests/scenarios/test_slow_answers.py"
 
 MUTANTS = [
+    Mutant(
+        "who leaves before it has read a turn says that nobody must go on with it",
+        "runtime/held.py",
+        "        if not self._loaded:\n            await self.let_go()\n            return\n",
+        "",
+        f"{SLOW} -k 'taken_over_by_who_leaves and memory'",
+    ),
+    Mutant(
+        "what a worker is given when it has left stays with it",
+        "runtime/serving.py",
+        "        if claim and self.closed:\n            self._free(claim)\n        elif claim:\n",
+        "        if claim:\n",
+        f"{SLOW} -k 'in_which_it_leaves and memory'",
+    ),
+    Mutant(
+        "what a worker asked for before it left stays with it",
+        "runtime/serving.py",
+        "            asked.add_done_callback(self._came_too_late)\n",
+        "",
+        f"{SLOW} -k 'is_given_when_it_has_left and memory'",
+    ),
+    Mutant(
+        "a claim that was overtaken is believed",
+        "runtime/serving.py",
+        "(admission.fence or 0) < self._newest.get(new.stream, 0)",
+        "not admission",
+        f"{SLOW} -k 'asks_its_model_once and memory'",
+    ),
+    Mutant(
+        "who leaves stays in line for a seat",
+        "runtime/permits.py",
+        "(set() if self.leaving else set(queues))",
+        "set(queues)",
+        f"{SLOW} -k 'no_seat_when_it_has_left and memory'",
+    ),
     Mutant(
         "a session rests longer and longer because the store was away",
         "runtime/serving.py",

@@ -17,6 +17,13 @@ GATHERED = "tests/scenarios/test_code_mode_gather.py"
 
 MUTANTS = [
     Mutant(
+        "a session is closed from the front of its line",
+        "runtime/clients.py",
+        "            turns.reverse()  #",
+        "            pass  #",
+        "tests/scenarios/test_clients.py -k 'whose_turn_runs_before and memory'",
+    ),
+    Mutant(
         "a program that ended leaves where it stood",
         "codemode/program.py",
         "self._ctx.programs.forget(self._outlived(left))",

@@ -28,7 +28,8 @@ from perdure.ids import (
     stream_names,
 )
 from perdure.inbox.admit import delivery
-from perdure.inbox.items import Input, Wake
+from perdure.inbox.items import Wake
+from perdure.runtime import verbs
 from perdure.runtime.hydrate import Fetch
 from perdure.runtime.lanes import Lanes
 from perdure.session.fold import CODE, SessionState, fold_all
@@ -249,10 +250,8 @@ class SessionsClient:
         with visibly():
             target = self._existing(stream)
             await self._check_known(stream)
-            waiting = await self._shared.store.inbox(stream)
-            turns = [row.item.turn for row in waiting if isinstance(row.item, Input)]
-            if (open_turn := (await self._state(stream)).open_turn) is not None:
-                turns.append(open_turn)  # last: once it is over, what waits behind it begins
+            turns = await verbs.turns_to_come(target)
+            turns.reverse()  # once one is over, what waits behind it begins
             reason = "closed by a tool"
             outcomes = [await target.cancel(turn, reason=reason, origin=f"tool:{self._site.call}") for turn in turns]
         return "requested" in outcomes

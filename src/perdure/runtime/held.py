@@ -33,11 +33,21 @@ class Drives(Protocol):
 Driven = TypeVar("Driven", bound=Drives)
 
 
+async def give_back(owned: OwnedStream) -> None:
+    """Give a stream up as it was found: the store knows whether somebody must go on with it."""
+    info = await owned.store.stream(owned.stream)
+    if info is not None and not owned.error:
+        owned.active = owned.active or info.active
+        owned.flush(lease="release", parked=info.parked)
+        await owned.durable()
+
+
 class Held(Generic[Driven]):
     """An owned stream with something that may run in it."""
 
     stream: StreamId
     driver: Driven | None
+    _loaded: bool
     _shared: Shared
     _owned: OwnedStream
 
@@ -58,14 +68,13 @@ class Held(Generic[Driven]):
 
     async def let_go(self) -> None:
         """We cannot read the stream: give it up as it was found."""
-        info = await self._shared.store.stream(self.stream)
-        if info is not None and not self._owned.error:
-            self._owned.active = info.active
-            self._owned.flush(lease="release", parked=info.parked)
-            await self._owned.durable()
+        await give_back(self._owned)
 
     async def hand_over(self) -> None:
         """The worker stops: record what is in doubt, and let the stream go."""
+        if not self._loaded:
+            await self.let_go()
+            return
         if self.driver:
             await self.driver.drain()
         self._owned.flush(lease="release")
@@ -104,9 +113,8 @@ class Quiet:
 
     async def let_go(self) -> None:
         """We cannot read it: give it up as it was found."""
-        await self.hand_over()
+        await give_back(self._owned)
 
     async def hand_over(self) -> None:
-        """The worker stops: let the stream go."""
-        self._owned.flush(lease="release")
-        await self._owned.durable()
+        """The worker stops: whatever is not done is left to others."""
+        await give_back(self._owned)

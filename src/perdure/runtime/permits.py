@@ -85,6 +85,7 @@ class Permits:
     def leave_line(self) -> None:
         """This worker drains: what has no permit by now, or does not get it at once, is begun by others."""
         self.leaving = True
+        self.wait_only_for(())
         for wanted in [wanted for wanted in self._wanted.values() if not wanted.granted]:
             self.give_back(wanted)
             wanted.on_news()
@@ -116,8 +117,8 @@ class Permits:
         return {stream for stream in streams if _seat(stream) in granted}
 
     def wait_only_for(self, queues: Collection[str]) -> None:
-        """There is nobody any more for whom a seat of any other queue was wanted."""
-        for queue in self._in_line.keys() - set(queues):
+        """There is nobody any more for whom a seat of any other queue was wanted. Who leaves wants none at all."""
+        for queue in self._in_line.keys() - (set() if self.leaving else set(queues)):
             self._back.add(self._in_line.pop(queue))
             self._go()
 

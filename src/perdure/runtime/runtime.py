@@ -12,6 +12,7 @@ from perdure.clock import Clock
 from perdure.codec import Json
 from perdure.errors import Code, Error
 from perdure.ids import SessionId, StreamId, Tenant, TurnId, WorkerId, check_id, session_stream
+from perdure.inbox.admit import Admission, Delivery
 from perdure.inbox.items import Input
 from perdure.observe.follow import Sources
 from perdure.observe.hub import Hub
@@ -437,10 +438,12 @@ class Runtime:
 
     # --- between sessions and the worker
 
-    @property
-    def takes_work(self) -> bool:
-        """Whether this runtime's worker may begin something new at once: it has a seat, and nobody waits for it."""
-        return self.worker is not None and self.worker.serving.idle
+    async def admit(self, new: Delivery, *, claims: bool) -> Admission:
+        """Put something into an inbox; with `claims`, be given the stream with it, if it is free and this runtime's
+        worker may begin something new at once: it has a seat, and nobody waits for it."""
+        if claims and self.worker is not None and self.worker.serving.idle:
+            return await self.worker.serving.admit(new)
+        return await self.store.admit(new)
 
     def has_in_hand(self, stream: StreamId) -> bool:
         """Whether this runtime's worker holds the session in memory."""

@@ -107,9 +107,8 @@ class Sending:
 
     async def _admit(self, new: Delivery) -> Admission:
         rt = self._session.runtime
-        serves = rt.takes_work and self._agent in rt.agents
-        claim_for = rt.worker_id if serves and not rt.has_in_hand(new.stream) else None
-        return await rt.store.admit(new, claim_for=claim_for)
+        claims = self._agent in rt.agents and not rt.has_in_hand(new.stream)
+        return await rt.admit(new, claims=claims)
 
     async def _sent(self, admission: Admission | None, new: Delivery, item: Input) -> Sent:
         """Let whoever drives the session know what was put there, and tell the sender what it has become."""

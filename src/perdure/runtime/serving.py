@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection
+from collections import Counter
+from collections.abc import Callable, Collection, Coroutine
 from functools import partial
 from typing import Protocol
 
+from msgspec.structs import replace
+
 from perdure.errors import Code, Error
-from perdure.ids import StreamId, TurnId, stream_names
-from perdure.inbox.admit import is_news
+from perdure.ids import Fence, StreamId, TurnId, stream_names
+from perdure.inbox.admit import Admission, Admitted, Delivery, is_news
 from perdure.inbox.items import Input
 from perdure.runtime.offers import Offer
 from perdure.runtime.orphans import Orphans
@@ -23,7 +26,7 @@ from perdure.runtime.schedule_resident import ScheduleResident
 from perdure.runtime.shared import Shared
 from perdure.runtime.trials import Trials
 from perdure.runtime.trigger_resident import TriggerResident
-from perdure.store.shapes import Claim, Ready
+from perdure.store.shapes import Claim, Held, Ready
 
 log = logging.getLogger("perdure.runtime")
 
@@ -105,6 +108,8 @@ class Serving:
         self._orphans = Orphans(shared.store, shared.clock, shared.loose_ends)
         self._tasks: dict[StreamId, asyncio.Task[None]] = {}
         self._claims: dict[StreamId, Claim] = {}
+        self._admitting: Counter[StreamId] = Counter()
+        self._newest: dict[StreamId, Fence] = {}  # of those, what was claimed meanwhile
         self._coming: dict[StreamId, TurnId] = {}
         self._again: set[StreamId] = set()
         self._refold: set[StreamId] = set()
@@ -114,6 +119,7 @@ class Serving:
         self._resting: dict[StreamId, str] = {}  # with the queue of which each needs a seat, if any
         self._deferred: dict[StreamId, None] = {}  # those of them for which there was no room, in order
         self._waking: set[asyncio.Task[None]] = set()
+        self._aborted = False
         self.residents: dict[StreamId, Served] = {}
         self.unknown_agents: set[StreamId] = set()
         self.closed = False
@@ -178,7 +184,9 @@ class Serving:
 
         `claim` is what was claimed when the work was admitted, and `turn` what waits there.
         """
-        if claim:
+        if claim and self.closed:
+            self._free(claim)
+        elif claim:
             self._claims[stream] = claim
         if self.closed or stream in self.unknown_agents or stream in self._resting:
             return
@@ -194,16 +202,38 @@ class Serving:
         task = self._tasks[stream] = asyncio.create_task(self._serve(stream), name=f"perdure:serve:{stream}")
         task.add_done_callback(lambda _: self._served(stream))  # also when it is cancelled before it begins
 
+    async def admit(self, new: Delivery) -> Admission:
+        """Put something into an inbox, and claim the stream with it if it is free. Before we are told, we may have
+        found there what we put there: then that claim is over, and is not told."""
+        self._admitting[new.stream] += 1
+        try:
+            admission = await self._shared.store.admit(new, claim_for=self._shared.worker)
+            if isinstance(admission, Admitted) and (admission.fence or 0) < self._newest.get(new.stream, 0):
+                return replace(admission, fence=None)
+            return admission
+        finally:
+            self._admitting[new.stream] -= 1
+            if not self._admitting[new.stream]:
+                del self._admitting[new.stream]
+                self._newest.pop(new.stream, None)
+
     def stir(self, streams: Collection[StreamId]) -> bool:
         """Something was put into the inboxes of these streams; whether we have all of them in hand."""
         here = [stream for stream in streams if stream in self.residents or stream in self._tasks]
         for stream in here:
             self.poke(stream)
             if (resident := self.residents.get(stream)) is not None and resident.under_way:
-                looking = asyncio.create_task(self._look_again(stream), name=f"perdure:look:{stream}")
-                self._waking.add(looking)
-                looking.add_done_callback(self._waking.discard)
+                self._wake(self._look_again(stream), f"perdure:look:{stream}")
         return len(here) == len(streams)
+
+    def _wake(self, work: Coroutine[None, None, None], name: str) -> None:
+        """Do something that nobody waits for."""
+        if self._aborted:
+            work.close()
+            return
+        task = asyncio.create_task(work, name=name)
+        self._waking.add(task)
+        task.add_done_callback(self._waking.discard)
 
     async def _look_again(self, stream: StreamId) -> None:
         try:
@@ -267,14 +297,38 @@ class Serving:
         claim = self._claims.pop(stream, None)
         if claim is None and stream not in self._found and await self._must_wait(stream):
             return None
-        claim = claim or await self._shared.store.claim(stream, self._shared.worker)
+        claim = claim or await self._ask_for(stream)
         if not isinstance(claim, Claim):
             return None
+        if (other := self._claims.get(stream)) is not None and other.fence < claim.fence:
+            del self._claims[stream]
+        if stream in self._admitting:
+            self._newest[stream] = claim.fence
         resident = self.residents[stream] = self._resident(claim)
         if self.trials.claimed(claim):
             log.warning("what ended its last workers is tried once more, alone", extra={"stream": stream})
             resident.on_record = partial(self.trials.over, stream)
         return resident
+
+    async def _ask_for(self, stream: StreamId) -> Claim | Held | None:
+        asked = asyncio.ensure_future(self._shared.store.claim(stream, self._shared.worker))
+        try:
+            return await asyncio.shield(asked)
+        except asyncio.CancelledError:  # it is written all the same
+            asked.add_done_callback(self._came_too_late)
+            raise
+
+    def _came_too_late(self, asked: asyncio.Future[Claim | Held | None]) -> None:
+        """Whoever wanted a stream is gone: so it is not for us."""
+        if asked.cancelled() or asked.exception() is not None:
+            return
+        claim = asked.result()
+        if isinstance(claim, Claim):
+            self._free(claim)
+
+    def _free(self, claim: Claim) -> None:
+        """It was claimed for nothing: others may have it at once, and need not wait until our lease lapses."""
+        self._wake(_hand_over(self._resident(claim)), f"perdure:free:{claim.stream}")
 
     def _resident(self, claim: Claim) -> Served:
         match stream_names(claim.stream)[1]:
@@ -363,9 +417,7 @@ class Serving:
     def _rested(self, stream: StreamId) -> None:
         queue = self._resting.get(stream)
         if queue and not self.closed:
-            task = asyncio.create_task(self._sit_again(stream, queue), name=f"perdure:seat:{stream}")
-            self._waking.add(task)
-            task.add_done_callback(self._waking.discard)
+            self._wake(self._sit_again(stream, queue), f"perdure:seat:{stream}")
         elif queue is not None:
             del self._resting[stream]
             self._deferred.pop(stream, None)
@@ -407,7 +459,7 @@ class Serving:
 
     def abort(self) -> None:
         """Stop at once whatever an interrupted `close` left; the log knows what became of it."""
-        self.closed = True
+        self.closed = self._aborted = True
         for task in (*self._tasks.values(), *self._waking):
             task.cancel()
         for resident in self.residents.values():
@@ -438,6 +490,9 @@ class Serving:
                 task.cancel()
             await asyncio.wait(left)
         await asyncio.gather(*(_hand_over(resident) for resident in rest if resident.under_way or not retiring))
+        for claim in self._claims.values():
+            self._free(claim)
+        self._claims.clear()
         await self._orphans.settle(timeout_s)
         self.residents.clear()
 

@@ -120,9 +120,8 @@ async def register(
     place = None if queue is None else check_queue(queue)
     new = starting(rt.tenant, asked, at=rt.clock.wall_ms(), env=env, queue=place)
     handle = ProcessHandle(rt, asked.process_id)
-    claim_for = rt.worker_id if rt.takes_work and asked.definition in rt.definitions else None
     try:
-        admission = await rt.store.admit(new, claim_for=claim_for)
+        admission = await rt.admit(new, claims=asked.definition in rt.definitions)
     except Error as problem:
         if problem.code is not Code.SESSION_AGENT_CONFLICT:
             raise

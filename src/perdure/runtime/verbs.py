@@ -223,19 +223,28 @@ async def has(session: Session, turn: TurnId) -> bool:
     return await has_turn(store, session.stream, turn)
 
 
+async def turns_to_come(session: Session) -> list[TurnId]:
+    """The turn that runs, and those that inputs wait for, in line.
+
+    What runs may not be durable yet: then it is the first of those that wait.
+
+    Raises:
+        Error: `session_unknown`.
+    """
+    state, found = await existing(session)
+    waiting = Waiting()
+    waiting.see(found.inbox)
+    running = [state.open_turn] if state.open_turn else []
+    return running + [item.turn for _, item in waiting.line() if item.turn not in running]
+
+
 async def current_turn(session: Session) -> TurnId | None:
     """The turn that runs, or the next in line.
 
     Raises:
         Error: `session_unknown`.
     """
-    state, found = await existing(session)
-    if state.open_turn:
-        return state.open_turn
-    waiting = Waiting()
-    waiting.see(found.inbox)
-    following = waiting.first()
-    return following[1].turn if following else None
+    return next(iter(await turns_to_come(session)), None)
 
 
 async def interrupt(session: Session, new: Delivery, item: Input) -> Admission | None:

@@ -60,9 +60,14 @@ class Waiting:
             if isinstance(item, Input) and item.mode == mode and row.id not in self._taken:
                 yield row, item
 
+    def line(self) -> Iterator[tuple[InboxRow, Input]]:
+        """In the order in which they would open turns: interruptions, then the oldest input. Steering goes into
+        whatever opens."""
+        return (one for mode in ("interrupt", "queue", "steer") for one in self._inputs(mode))
+
     def first(self) -> tuple[InboxRow, Input] | None:
-        """What opens the next turn: an interruption, else the oldest input. Steering goes into whatever opens."""
-        return next((one for mode in ("interrupt", "queue", "steer") for one in self._inputs(mode)), None)
+        """What opens the next turn."""
+        return next(self.line(), None)
 
     def interruption(self, turn: Turn) -> CancelRequested | None:
         """The request that ends a turn in favour of an input that interrupts it."""
