@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 
 WITH_SCHEMA: object = {"type": "object", "properties": {}}
 
@@ -23,22 +24,54 @@ UNCHECKABLE = [
     tool("pattern", taking({"type": "string", "pattern": "("})),
 ]
 FINE: dict[str, object] = {"content": [{"type": "text", "text": "fine"}]}
+UNREADABLE: dict[str, object] = {"content": [{"type": "hologram"}]}
+TOKEN = os.environ.get("TOKEN", "")
+TELLING: dict[str, object] = {
+    "content": [
+        {"type": "resource_link", "uri": f"https://shop/{TOKEN}", "name": TOKEN},
+        {"type": "resource", "resource": {"uri": f"file:///{TOKEN}", "text": TOKEN}},
+    ],
+    "structuredContent": {TOKEN: [{TOKEN: TOKEN}]},
+}
+seen: list[str] = []
+waiting: list[object] = []
 
 
 def say(message: object) -> None:
     print(json.dumps(message), flush=True)
 
 
+def kept_back(how: str, id: object, method: str) -> bool:
+    """Whether this is not answered as it should be."""
+    seen.append(method)
+    if how.startswith("lists_once") and method == "tools/list" and seen.count(method) > 1:
+        if how == "lists_once":
+            say({"jsonrpc": "2.0", "id": id, "error": {"code": -32000, "message": "busy"}})
+        return True
+    if how.startswith("lists_once") and method == "tools/call" and not waiting:
+        waiting.append(id)  # the next call is answered, and this one with it
+        return True
+    if how == "refuses" and method == "tools/call":
+        say({"jsonrpc": "2.0", "id": id, "error": {"code": -32000, "message": "sold out"}})
+        return True
+    return False
+
+
 def answer(how: str, id: object, method: str) -> None:
     result: dict[str, object]
     match method:
         case "initialize":
+            while how == "second" and not os.path.exists(os.environ["FIRST"]):
+                time.sleep(0.01)
             served = {"name": "rogue", "version": "1"}
             result = {"protocolVersion": "2025-11-25", "capabilities": {"tools": {}}, "serverInfo": served}
         case "tools/list":
             if how == "dies_in_its_list":
                 os._exit(1)
-            lists = {"uncheckable": [*TOOLS, *UNCHECKABLE], "nested": [tool("x__good"), tool("_x")]}
+            if how == "first":
+                open(os.environ["FIRST"], "w").close()
+            lists = {"telling": [tool("good", taking({"default": TOKEN})) | {"description": TOKEN}]}
+            lists |= {"uncheckable": [*TOOLS, *UNCHECKABLE], "nested": [tool("x__good"), tool("_x")]}
             result = {"tools": lists.get(how, [*TOOLS, *TOOLS])}
         case "tools/call":
             if how == "another":
@@ -46,7 +79,13 @@ def answer(how: str, id: object, method: str) -> None:
             if how == "chatters":
                 print("no JSON\n{neither\n[]\n", flush=True)
                 print("secret-of-the-server " * 50_000, file=sys.stderr, flush=True)
-            result = {"content": [{"type": "hologram"}]} if how == "unreadable" else FINE
+            if how == "bytes":
+                sys.stdout.buffer.write(b"\xff\xfe \xc3\n")
+            if how == "long_line":
+                print("x" * (33 * 1024 * 1024), flush=True)
+            for one in waiting:
+                say({"jsonrpc": "2.0", "id": one, "result": FINE})
+            result = {"unreadable": UNREADABLE, "telling": TELLING}.get(how, FINE)
         case _:
             say({"jsonrpc": "2.0", "id": id, "error": {"code": -32601, "message": "there is no such thing"}})
             return
@@ -56,5 +95,5 @@ def answer(how: str, id: object, method: str) -> None:
 if __name__ == "__main__":
     for line in sys.stdin:
         asked = json.loads(line)
-        if "id" in asked:
+        if "id" in asked and not kept_back(sys.argv[1], asked["id"], asked["method"]):
             answer(sys.argv[1], asked["id"], asked["method"])

@@ -7,23 +7,21 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
 from perdure.codec import Json, digest
-from perdure.services.secrets import HIDDEN, MIN_PART_CHARS
 from perdure.tools.endings import StepFailed
 from perdure.tools.errors import OutcomeUnknown, ToolError
 from perdure.tools.execution_result import IMAGE_TYPES, SucceededWithImages, ToolResultImage
 from perdure.tools.json_schema import violations
-from perdure.tools.mcp.connection import Connection, ConnectionLost, NotConnected
+from perdure.tools.mcp.connection import KEY, Connection, ConnectionLost, NotConnected
 from perdure.tools.steps import StepEffect
 
 if TYPE_CHECKING:
     import mcp_types as types
+    from mcp import MCPError
 
     from perdure.tools.context import ToolContext
 
 MAX_ROUNDS = 10
 STATE_REFUSED = "mcp_error-32602"
-KEY = "io.perdure/idempotency-key"
-"""Under which servers find the idempotency key of a call, in its `_meta`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +90,7 @@ async def _leg(
     async def in_the_middle(params: types.ElicitRequestParams) -> types.ElicitResult:
         nonlocal count
         count += 1
-        asked = params.model_dump(mode="json", by_alias=True, exclude_none=True)
+        asked = connection.veil.json(params.model_dump(mode="json", by_alias=True, exclude_none=True))
         return ElicitResult.model_validate(await ask_person(ctx, f"asks:{n}.{count}", target, asked))
 
     async with connection.alone:
@@ -115,7 +113,7 @@ async def _leg(
     for key, one in (answer.input_requests or {}).items():
         if not isinstance(one, ElicitRequest):
             raise ToolError(f"The server asks for {one.method}, which is not offered", code="mcp_input_required")
-        asks[key] = one.params.model_dump(mode="json", by_alias=True, exclude_none=True)
+        asks[key] = connection.veil.json(one.params.model_dump(mode="json", by_alias=True, exclude_none=True))
     return {"asks": asks, "state": answer.request_state}
 
 
@@ -140,7 +138,6 @@ async def _send(
     target: Target, args: Json, key: str, answers: types.InputResponses | None, state: str | None
 ) -> types.CallToolResult | types.InputRequiredResult:
     from mcp import MCPError
-    from mcp_types import REQUEST_TIMEOUT
 
     connection = target.connection
     given = cast("dict[str, Json]", args)
@@ -157,13 +154,29 @@ async def _send(
             )
         )
     except MCPError as problem:
-        if problem.error.code == REQUEST_TIMEOUT:
-            raise OutcomeUnknown(f"the MCP server {connection.name} did not answer in time") from None
-        raise ToolError(_hidden(problem.error.message, connection), code=f"mcp_error{problem.error.code}") from None
+        raise _refusal(problem, connection, connection.statuses.get(key)) from None
     except ValueError:  # an answer it was, so the call was made; what came of it nobody can read
         raise OutcomeUnknown(f"the MCP server {connection.name} answered something that cannot be read") from None
     except RuntimeError as problem:  # the answer does not have the form that the server itself announced
-        raise ToolError(_hidden(str(problem), connection), code="mcp_result_invalid") from None
+        raise ToolError(connection.veil.text(str(problem)), code="mcp_result_invalid") from None
+    finally:
+        connection.statuses.pop(key, None)
+
+
+def _refusal(problem: MCPError, connection: Connection, status: int | None) -> ToolError | OutcomeUnknown:
+    """What an error means. A server that says so has not done it; one that says nothing, or nothing that can be read
+    (a proxy in its place), may have. `status` is that of a response over HTTP that was no answer."""
+    from mcp_types import PARSE_ERROR, REQUEST_TIMEOUT
+
+    error, name = problem.error, connection.name
+    if error.code == REQUEST_TIMEOUT:
+        return OutcomeUnknown(f"the MCP server {name} did not answer in time")
+    if status is not None and not 400 <= status < 500:
+        return OutcomeUnknown(f"the MCP server {name} answered nothing that can be read, with the HTTP status {status}")
+    if error.code == PARSE_ERROR and connection.config.url and error.message.startswith("Failed to parse"):
+        return OutcomeUnknown(f"the MCP server {name} answered something that cannot be read")
+    said = connection.veil.text(error.message)
+    return ToolError(said if status is None else f"{said} (HTTP status {status})", code=f"mcp_error{error.code}")
 
 
 # --- what it answered -------------------------------------------------------------------------------------------
@@ -179,7 +192,7 @@ async def _read(
     for block in answer.content:
         match block.type:
             case "text":
-                parts.append(_hidden(block.text, connection))
+                parts.append(block.text)
             case "image" if block.mime_type in IMAGE_TYPES:
                 images.append(ToolResultImage(block.data, block.mime_type))
             case "image" | "audio":
@@ -187,23 +200,24 @@ async def _read(
             case "resource_link":
                 parts.append({"resource": str(block.uri), "name": block.name})
             case "resource":
-                parts.append(await _resource(block, connection, ctx))
+                parts.append(await _resource(block, ctx))
+    parts = connection.veil.json(parts)
     if answer.is_error:
         said = " ".join(part if isinstance(part, str) else str(part) for part in parts)
         raise ToolError(said or "The tool failed and did not say why", code="mcp_tool_error")
     bare = all(isinstance(part, str) for part in parts)
     if answer.structured_content is not None:
-        structured = _without(answer.structured_content, connection)
+        structured = connection.veil.json(answer.structured_content)
         return (structured if bare else {"structured": structured, "content": parts}), tuple(images)
     return (parts[0] if bare and len(parts) == 1 else parts), tuple(images)
 
 
-async def _resource(block: types.EmbeddedResource, connection: Connection, ctx: ToolContext[object]) -> Json:
+async def _resource(block: types.EmbeddedResource, ctx: ToolContext[object]) -> Json:
     from mcp_types import TextResourceContents
 
     found = block.resource
     if isinstance(found, TextResourceContents):
-        return {"resource": str(found.uri), "text": _hidden(found.text, connection)}
+        return {"resource": str(found.uri), "text": found.text}
     kept = await _attached(ctx, found.blob, found.mime_type or "application/octet-stream")
     return {"resource": str(found.uri), **cast("dict[str, Json]", kept)}
 
@@ -220,23 +234,3 @@ async def _attached(ctx: ToolContext[object], base64: str, media_type: str) -> J
     except ToolError as refusal:
         return {"not_kept": refusal.message, "media_type": media_type, "size": len(data)}
     return {"attachment": ref.hash, "media_type": media_type, "size": len(data)}
-
-
-def _hidden(text: str, connection: Connection) -> str:
-    """What a server says, without the secrets that it was given."""
-    for value in connection.secrets:
-        if len(value) >= MIN_PART_CHARS:
-            text = text.replace(value, HIDDEN)
-    return text
-
-
-def _without(value: Json, connection: Connection) -> Json:
-    match value:
-        case str():
-            return _hidden(value, connection)
-        case list():
-            return [_without(one, connection) for one in cast("list[Json]", value)]
-        case dict():
-            return {key: _without(one, connection) for key, one in cast("dict[str, Json]", value).items()}
-        case _:
-            return value

@@ -1,7 +1,7 @@
 """What an application says about its MCP servers: the usual `mcpServers` JSON, and what it trusts them with.
 
-Values of `env` and `headers` may refer to the environment, `"Bearer ${API_TOKEN}"`, so that no secret stands in the
-file. What such a reference brings in is hidden from whatever the server says.
+Values of `env` and `headers`, `args` and `url` may refer to the environment, `"Bearer ${API_TOKEN}"`, so that no secret
+stands in the file. What such a reference brings in is hidden from whatever the server says.
 """
 
 from __future__ import annotations
@@ -117,7 +117,15 @@ class Expanded:
         Raises:
             Error: `invalid_argument` naming what is not set.
         """
-        return {name: _REFERENCE.sub(self._one, value) for name, value in given.items()}
+        return {name: self.value(value) for name, value in given.items()}
+
+    def value(self, given: str) -> str:
+        """A value, with what it refers to.
+
+        Raises:
+            Error: `invalid_argument` naming what is not set.
+        """
+        return _REFERENCE.sub(self._one, given)
 
     def _one(self, found: re.Match[str]) -> str:
         name = found.group(1)

@@ -1,20 +1,25 @@
 """One connection to one server: made, kept, made again when it is lost. Everything of it lives in one task.
 
 Laws: a call that was sent and not answered is never sent again. What is known to be lost before a call is sent is told
-as "not run"; what is lost afterwards as unknown.
+as "not run"; what is lost afterwards as unknown. A server that does not list its tools anew is left in peace: it may be
+busy with a call.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
+from perdure.services.secrets import Veil
 from perdure.tools.mcp.config import Expanded, ServerConfig
+from perdure.tools.mcp.lines import ENCODING
 
 if TYPE_CHECKING:
+    import httpx2
     import mcp_types as types
     from mcp import Client
     from mcp.client._transport import Transport, TransportStreams
@@ -24,6 +29,8 @@ log = logging.getLogger("perdure.mcp")
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 30.0
 MAX_PAGES = 100
 MAX_TOOLS = 1000
+KEY = "io.perdure/idempotency-key"
+"""Under which servers find the idempotency key of a call, in its `_meta`."""
 
 T = TypeVar("T")
 
@@ -45,7 +52,10 @@ class Connection:
     def __init__(self, name: str, config: ServerConfig, on_list: Callable[[Sequence[types.Tool]], None]) -> None:
         self.name = name
         self.config = config
-        self.secrets: frozenset[str] = frozenset()
+        self.veil = Veil()
+        """Hides what references of the configuration have brought in."""
+        self.statuses: dict[str, int] = {}
+        """Of calls under way over HTTP, by key: the status of a response that is no answer."""
         self._on_list = on_list
         self._task: asyncio.Task[None] | None = None
         self._client: Client | None = None
@@ -109,17 +119,20 @@ class Connection:
                 asking.add_done_callback(_retrieved)
 
     async def _answer(self, asking: asyncio.Future[T]) -> T:
-        from mcp import MCPError
-        from mcp_types import CONNECTION_CLOSED
-
         if asking.cancelled():
             raise ConnectionLost(self.name)
-        problem = asking.exception()
-        if isinstance(problem, MCPError) and problem.error.code == CONNECTION_CLOSED:
-            self._lost.set()
-            self._wake.set()
-            raise ConnectionLost(self.name)
-        return asking.result()
+        match _lost(asking.exception()):
+            case "session":
+                self._on_end()
+                raise NotConnected(self.name)
+            case "connection":
+                self._on_end()
+                raise ConnectionLost(self.name)
+            case "answer":
+                self.refresh()  # which finds out whether the server is there
+                raise ConnectionLost(self.name)
+            case None:
+                return asking.result()
 
     def eliciting(self, elicit: Elicit | None) -> None:
         """Who asks people when the server does so in the middle of a call."""
@@ -139,7 +152,7 @@ class Connection:
                 raise
             except BaseException as problem:  # noqa: BLE001 - also groups of them, and being cancelled from inside
                 if not me.cancelling() and not isinstance(problem, asyncio.CancelledError):
-                    log.warning("the MCP server %s is not connected: %s", self.name, _told(problem))
+                    log.warning("the MCP server %s is not connected: %s", self.name, self._told(problem))
             finally:
                 self._client = None
                 self._lost.set()
@@ -173,14 +186,15 @@ class Connection:
                 self._wake.clear()
                 if self._stale:
                     self._stale = False
-                    async with asyncio.timeout(self.config.start_timeout):
-                        await self._list(client)
+                    await self._list_again(client)
                 await self._wake.wait()
 
     async def _target(self, stack: AsyncExitStack) -> Transport:
         config, expanded = self.config, Expanded(self.name)
         env, headers = expanded.values(config.env), expanded.values(config.headers)
-        self.secrets = frozenset(expanded.secrets)
+        args, url = [expanded.value(one) for one in config.args], expanded.value(config.url)
+        for secret in expanded.secrets:
+            self.veil.add(secret)
         if config.command:
             import os
             import sys
@@ -188,7 +202,7 @@ class Connection:
             from mcp import StdioServerParameters, stdio_client
 
             parameters = StdioServerParameters(
-                command=config.command, args=list(config.args), env=env or None, cwd=config.cwd or None
+                command=config.command, args=args, env=env or None, cwd=config.cwd or None, encoding=ENCODING
             )
             if log.isEnabledFor(logging.DEBUG):
                 return _watched(stdio_client(parameters, errlog=sys.stderr), self._on_end)
@@ -198,11 +212,34 @@ class Connection:
         from mcp.shared._httpx_utils import create_mcp_http_client
 
         http = await stack.enter_async_context(create_mcp_http_client(headers=headers or None))
-        return streamable_http_client(config.url, http_client=http)
+        http.event_hooks["response"].append(self._on_response)
+        return streamable_http_client(url, http_client=http)
+
+    async def _on_response(self, response: httpx2.Response) -> None:
+        """Of a response that is no answer the SDK tells as if the server had answered with an error: remember it."""
+        kind = response.headers.get("content-type", "").lower()
+        answers = kind.startswith(("application/json", "text/event-stream")) and response.status_code != 202
+        if response.request.method == "POST" and (response.status_code >= 400 or not answers):
+            key = _key_of(response.request.content)
+            if key is not None:
+                self.statuses[key] = response.status_code
 
     async def _list(self, client: Client) -> None:
         self._on_list(await self._tools(client))
         self._listed_at = asyncio.get_running_loop().time()
+
+    async def _list_again(self, client: Client) -> None:
+        """Ask for the tools anew. If the server does not tell, those that it has told stand."""
+        from mcp import MCPError
+
+        try:
+            async with asyncio.timeout(self.config.start_timeout):
+                await self._list(client)
+        except (TimeoutError, MCPError, ValueError) as problem:
+            if _lost(problem) is not None:
+                raise
+            log.warning("the MCP server %s does not list its tools anew: %s", self.name, self._told(problem))
+            self._listed_at = asyncio.get_running_loop().time()
 
     async def _tools(self, client: Client) -> list[types.Tool]:
         found: list[types.Tool] = []
@@ -214,6 +251,13 @@ class Connection:
             if not cursor or len(found) > MAX_TOOLS:
                 break
         return found[:MAX_TOOLS]
+
+    def _told(self, problem: BaseException) -> str:
+        """What went wrong, in few words and without secrets: of a group, the first of its errors."""
+        while isinstance(problem, BaseExceptionGroup):
+            problem = cast("BaseExceptionGroup[BaseException]", problem).exceptions[0]
+        what = f"{type(problem).__name__}: {problem}" if str(problem) else type(problem).__name__
+        return self.veil.text(what)
 
     def _on_end(self) -> None:
         """The server's process is gone, perhaps while nobody asked it anything."""
@@ -257,8 +301,29 @@ def _retrieved(future: asyncio.Future[T]) -> None:
         future.exception()
 
 
-def _told(problem: BaseException) -> str:
-    """What went wrong, in few words: of a group, the first of its errors."""
-    while isinstance(problem, BaseExceptionGroup):
-        problem = cast("BaseExceptionGroup[BaseException]", problem).exceptions[0]
-    return f"{type(problem).__name__}: {problem}" if str(problem) else type(problem).__name__
+def _lost(problem: BaseException | None) -> Literal["session", "connection", "answer"] | None:
+    """What an error of the SDK itself says is lost; None if it is the server's own. Servers use the same codes, so its
+    words have to tell. Of a server that does not know the session any more it is certain that it did nothing."""
+    from mcp import MCPError
+    from mcp_types import CONNECTION_CLOSED, INVALID_REQUEST
+
+    if not isinstance(problem, MCPError):
+        return None
+    match problem.error.code, problem.error.message:
+        case code, "Session terminated" if code == INVALID_REQUEST:
+            return "session"
+        case code, "Connection closed" if code == CONNECTION_CLOSED:
+            return "connection"
+        case code, message if code == CONNECTION_CLOSED and message.startswith("SSE stream "):
+            return "answer"
+        case _:
+            return None
+
+
+def _key_of(request: bytes) -> str | None:
+    """The key of the call that a request is."""
+    try:
+        params = json.loads(request)["params"]
+        return params["_meta"][KEY]
+    except (ValueError, LookupError, TypeError):
+        return None

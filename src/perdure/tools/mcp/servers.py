@@ -11,7 +11,7 @@ import asyncio
 import hashlib
 import logging
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
@@ -20,6 +20,7 @@ from msgspec.structs import replace
 
 from perdure.codec import Json
 from perdure.errors import Code, Error
+from perdure.services.secrets import Veil
 from perdure.tools.errors import OutcomeUnknown, ToolError
 from perdure.tools.json_schema import problem_of
 from perdure.tools.mcp.calls import Target, call_durably, call_once
@@ -67,6 +68,10 @@ class McpServers(ToolProvider):
     def _connection(self, name: str, config: ServerConfig) -> Connection:
         return Connection(name, config, lambda listed: self._listed(name, config, listed))
 
+    def _offers(self) -> Iterable[dict[str, _Offer]]:
+        """What each server has listed, in the order of the configuration: models are told the same by every worker."""
+        return (self._tools[name] for name in self._connections if name in self._tools)
+
     async def __aenter__(self) -> Self:
         await self.connect()
         return self
@@ -100,7 +105,7 @@ class McpServers(ToolProvider):
             rule = config.tools.get(tool.name)
             if rule is not None and rule.hidden:
                 continue
-            offer = _Offer(server, config, tool)
+            offer = _Offer(server, config, tool, self._connections[server].veil)
             if problem := problem_of(offer.contract.definition.parameters):
                 log.warning("the tool %r of the MCP server %s is left out: %s", tool.name[:80], server, problem[:200])
                 continue
@@ -112,7 +117,7 @@ class McpServers(ToolProvider):
         if _in_loop():
             for connection in self._connections.values():
                 connection.look()
-        return [offer.manifest for offers in self._tools.values() for offer in offers.values()]
+        return [offer.manifest for offers in self._offers() for offer in offers.values()]
 
     def resolve_manifest(self, name: str) -> ToolManifest | None:
         """The manifest of that name. A server that was never reached may have it: then nobody can say."""
@@ -129,7 +134,7 @@ class McpServers(ToolProvider):
         return offer.contract if offer else None
 
     def _find(self, name: str) -> _Offer | None:
-        return next((offers[name] for offers in self._tools.values() if name in offers), None)
+        return next((offers[name] for offers in self._offers() if name in offers), None)
 
     # --- calls
 
@@ -160,7 +165,7 @@ def _in_loop() -> bool:
 class _Offer:
     """One tool as a server offers it, and what the application makes of that."""
 
-    def __init__(self, server: str, config: ServerConfig, tool: types.Tool) -> None:
+    def __init__(self, server: str, config: ServerConfig, tool: types.Tool, veil: Veil) -> None:
         self.server = server
         self.config = config
         self.tool = tool
@@ -173,7 +178,7 @@ class _Offer:
         retry = RetryPolicy(kind="idempotent", max_attempts=2) if safe else RetryPolicy(kind="safe", max_attempts=2)
         self.manifest = ToolManifest(
             name=tool_name(server, tool.name),
-            description=tool.description or tool.title or tool.name,
+            description=veil.text(tool.description or tool.title or tool.name),
             id=f"mcp:{server}:{tool.name}",
             durability=Durability(
                 effect="resumable" if config.elicit else effect,
@@ -188,7 +193,7 @@ class _Offer:
                 open_world=True,
             ),
         )
-        contract = self.manifest.contract(tool.input_schema or SCHEMA)
+        contract = self.manifest.contract(veil.json(tool.input_schema) or SCHEMA)
         asks = rule.approve if rule is not None and rule.approve is not None else None
         if asks is None:
             asks = config.approve == "always" or (config.approve == "destructive" and destroys is True)
