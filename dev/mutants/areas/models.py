@@ -10,6 +10,20 @@ SHAPES = "tests/providers/test_shapes.py"
 
 MUTANTS = [
     Mutant(
+        "a reply that does not say what it cost is free",
+        "models/providers/provided.py",
+        "untold = bool(reply.parts) and not so_far.usage.has_values()",
+        "untold = False",
+        "tests/providers/test_odd_answers.py -k limit_in_tokens",
+    ),
+    Mutant(
+        "a session breaks off for good over what a provider gave it to keep",
+        "models/providers/outgoing.py",
+        "for one in self._known(message.parts) for part",
+        "for one in message.parts for part",
+        "tests/providers/test_odd_answers.py -k left_out",
+    ),
+    Mutant(
         "what a provider gave us goes to another route",
         "models/providers/outgoing.py",
         "            case Thinking() if part.route == self._route:",
@@ -82,7 +96,7 @@ MUTANTS = [
     Mutant(
         "what a cut stream had cost is forgotten",
         "models/providers/provided.py",
-        "self.spent = usage_of(partial, self._model.model_name) if partial.usage.has_values() else Usage()",
+        "self.spent = told_of(stream.get(), self._model.model_name)",
         "self.spent = Usage()",
         "tests/providers/test_turns.py -k cut_stream_had_cost",
     ),

@@ -102,10 +102,24 @@ MUTANTS = [
         also=Mutant(
             "",
             "tools/mcp/connection.py",
-            "self._wake.set()\n            raise ConnectionLost(self.name)",
-            "self._wake.set()\n            raise NotConnected(self.name)",
+            "self._on_end()\n                raise ConnectionLost(self.name)",
+            "self._on_end()\n                raise NotConnected(self.name)",
             "",
         ),
+    ),
+    Mutant(
+        "the page of a proxy passes for a refusal of the server",
+        "tools/mcp/calls.py",
+        "if status is not None and not 400 <= status < 500:",
+        "if status is None and status == 500:",
+        "tests/scenarios/test_mcp_rogues.py -k 'no_answer and memory'",
+    ),
+    Mutant(
+        "a server that is too busy to list its tools is ended",
+        "tools/mcp/connection.py",
+        "            if _lost(problem) is not None:\n                raise\n",
+        "            raise\n",
+        "tests/scenarios/test_mcp_rogues.py -k 'anew and memory'",
     ),
     Mutant(
         "a program's interpreter is trusted whatever version wrote it",

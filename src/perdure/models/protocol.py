@@ -36,6 +36,7 @@ from perdure.vocab.outcomes import LlmError
 from perdure.vocab.tools import ToolDefinition
 from perdure.vocab.usage import Usage
 
+MAX_REPLY_BYTES = 524_288
 MAX_MALFORMED_BYTES = 4096
 MAX_NAME_BYTES = 256
 MAX_ARGUMENT_DEPTH = 200
@@ -178,6 +179,24 @@ class KnowsPrices(Protocol):
         ...
 
 
+def kept(reply: ModelReply, *, turn: TurnId, iteration: int) -> Reply:
+    """A provider's answer as the log will have it.
+
+    Raises:
+        ModelError: `too_large`; `unavailable` if it is not made of what it should be. It was bought all the same.
+    """
+    try:
+        written = codec.encode(adopt(reply, turn=turn, iteration=iteration))
+        adopted: Reply = codec.decode(written, Reply)
+    except (Error, TypeError, AttributeError, ValueError) as problem:
+        message = f"the model's answer cannot be read: {problem}"[:MAX_MALFORMED_BYTES]
+        raise ModelError(LlmError(kind="unavailable", message=clean(message), retryable=True), reply.usage) from problem
+    if len(written) > MAX_REPLY_BYTES:
+        message = f"the reply is {len(written)} bytes, more than the {MAX_REPLY_BYTES} that are kept"
+        raise ModelError(LlmError(kind="too_large", message=message), reply.usage)
+    return adopted
+
+
 def adopt(reply: ModelReply, *, turn: TurnId, iteration: int) -> Reply:
     """Make a provider's answer ours: calls get our ids, arguments are parsed once, text is valid Unicode."""
     parts: list[ReplyPart] = []
@@ -185,13 +204,14 @@ def adopt(reply: ModelReply, *, turn: TurnId, iteration: int) -> Reply:
     for part in reply.parts:
         match part:
             case Text(text=text):
-                parts.append(replace(part, text=clean(text)))
+                parts.append(replace(part, text=clean(text), state=_clean_state(part.state)))
             case Thinking(text=text, signature=signature, route=route):
-                parts.append(replace(part, text=clean(text), signature=clean(signature), route=clean(route)))
+                signed = replace(part, signature=clean(signature), route=clean(route), state=_clean_state(part.state))
+                parts.append(replace(signed, text=clean(text)))
             case MadeFile():
                 parts.append(_kept(part))
             case Opaque():
-                parts.append(part)
+                parts.append(replace(part, state=_clean_state(part.state)))
             case ProviderCall():
                 parts.append(_adopt_call(part, CallId(f"{turn}.{iteration}.{index}")))
                 index += 1
@@ -200,14 +220,14 @@ def adopt(reply: ModelReply, *, turn: TurnId, iteration: int) -> Reply:
 
 def made_files(reply: ModelReply) -> tuple[Blob, ...]:
     """The bytes that an adopted reply refers to."""
-    return tuple(blob_of(part.data, part.media_type) for part in reply.parts if isinstance(part, MadeFile))
+    return tuple(blob_of(part.data, clean(part.media_type)) for part in reply.parts if isinstance(part, MadeFile))
 
 
 def _kept(made: MadeFile) -> Image | File:
-    stored = blob_of(made.data, made.media_type)
+    stored = blob_of(made.data, clean(made.media_type))
     ref = AttachmentRef(hash=stored.hash, media_type=stored.media_type, size=len(stored.data))
     part = Image if made.media_type.startswith("image/") else File
-    return part(ref=ref, state=made.state, route=made.route)
+    return part(ref=ref, state=_clean_state(made.state), route=made.route)
 
 
 def _finish(said: FinishReason, calls: int) -> FinishReason:
@@ -224,7 +244,8 @@ def _adopt_call(call: ProviderCall, id: CallId) -> ToolCall:
     if args is None:
         raw = _capped(clean(call.arguments), MAX_MALFORMED_BYTES)
         return ToolCall(id=id, name=name, args={}, provider_id=provider_id, malformed=raw)
-    return ToolCall(id=id, name=name, args=args, provider_id=provider_id, state=call.state, route=call.route)
+    state = _clean_state(call.state)
+    return ToolCall(id=id, name=name, args=args, provider_id=provider_id, state=state, route=call.route)
 
 
 def _object(text: str) -> dict[str, Json] | None:
@@ -267,6 +288,19 @@ def clean(text: str) -> str:
         joined = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
         return joined.encode("utf-8", "replace").decode()
     return text
+
+
+def _clean_state(state: Json) -> Json:
+    """What a provider wants back, if it can be stored; what else is in it stays as it came."""
+    match state:
+        case str():
+            return clean(state)
+        case list():
+            return [_clean_state(one) for one in cast("list[Json]", state)]
+        case dict():
+            return {clean(name): _clean_state(one) for name, one in cast("dict[str, Json]", state).items()}
+        case _:
+            return state
 
 
 def _capped(text: str, limit: int) -> str:

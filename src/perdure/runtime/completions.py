@@ -15,16 +15,16 @@ from dataclasses import dataclass, replace
 
 from msgspec import structs
 
-from perdure.codec import Json, decode, digest, encode, to_json
+from perdure.codec import Json, digest, encode, to_json
 from perdure.effects.controller import Begun, JournaledController, asking_care
 from perdure.errors import Error
 from perdure.ids import EffectId
 from perdure.models.estimating import estimated
-from perdure.models.protocol import Model, ModelError, ModelRequest, adopt
+from perdure.models.protocol import Model, ModelError, ModelRequest, kept
 from perdure.runtime.clients import CallSite, check_argument, visibly
 from perdure.runtime.hydrate import Fetch, hydrated
 from perdure.runtime.lost import Saying, priced
-from perdure.runtime.perform import JOB_TIMEOUT_S, MAX_JOB_BYTES, MAX_REPLY_BYTES, MODEL_TIMEOUT_S
+from perdure.runtime.perform import JOB_TIMEOUT_S, MAX_JOB_BYTES, MODEL_TIMEOUT_S
 from perdure.runtime.reading import Hearing, Patience, stream_reply
 from perdure.services.secrets import Veil
 from perdure.tools.body import Body
@@ -135,6 +135,7 @@ class CompletionsClient:
                     said.asked = True
                     hearing, patience = Hearing(said.hear, wait_longer), Patience(turn.limits.stall_ms)
                     reply = await stream_reply(model, described, hearing, patience)
+            adopted = kept(reply, turn=turn.id, iteration=turn.iteration)
         except asyncio.CancelledError:
             await self._stopped(model, described, said, source, effect)
             raise
@@ -146,10 +147,6 @@ class CompletionsClient:
             if not spent.calls and (said.anything or problem.error.kind == "stall"):
                 spent = await priced(model, _estimate(described, said))
             return DirectOutcome(error=problem.error, source=source, spent=spent)
-        adopted = decode(encode(adopt(reply, turn=turn.id, iteration=turn.iteration)), Reply)
-        if (size := len(encode(adopted))) > MAX_REPLY_BYTES:
-            message = f"the reply is {size} bytes, more than the {MAX_REPLY_BYTES} that are kept"
-            return DirectOutcome(error=LlmError(kind="too_large", message=message), source=source, spent=reply.usage)
         return DirectOutcome(reply=adopted, source=source)
 
     async def _job_begun(self, effect: EffectId | None, job: Json) -> None:

@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from msgspec.structs import replace
 
 from perdure.clock import Clock
-from perdure.codec import Json, decode, encode
+from perdure.codec import Json
 from perdure.commit.plan import Blob, blob_of
 from perdure.effects.controller import NotDispatched
 from perdure.effects.promises import unsigned_key
 from perdure.errors import Error
 from perdure.ids import BlobHash, CallId
-from perdure.models.protocol import Model, ModelError, ModelRequest, adopt, made_files
+from perdure.models.protocol import Model, ModelError, ModelRequest, kept, made_files
 from perdure.runtime.hydrate import Fetch, hydrated
 from perdure.runtime.lost import Saying, cost_of, partial_reply
 from perdure.runtime.reading import Hearing, Patience, stream_reply
@@ -47,8 +47,6 @@ from perdure.vocab.outcomes import (
 from perdure.vocab.tools import Composition, ToolDefinition
 
 log = logging.getLogger("perdure.runtime")
-
-MAX_REPLY_BYTES = 524_288
 
 MAX_JOB_BYTES = 131_072
 
@@ -119,8 +117,7 @@ async def ask_model(
         async with asyncio.timeout(limit_s) as limit:
             said.asked = True
             reply = await stream_reply(access.model, request, Hearing(show, wait_longer), access.patience)
-        written = encode(adopt(reply, turn=turn.id, iteration=turn.iteration))
-        adopted = decode(written, Reply)
+        adopted = kept(reply, turn=turn.id, iteration=turn.iteration)
     except TimeoutError:
         message = f"no complete reply within {limit_s} s"
         problem = ModelError(LlmError(kind="stall", message=message, retryable=True))
@@ -130,9 +127,6 @@ async def ask_model(
     except (Exception, SystemExit, KeyboardInterrupt):  # the latter two would end the event loop
         log.exception("the model client failed", extra={"turn": turn.id, "effect": owed.ref.id})
         return LlmCallOutcome(error=LlmError(kind="internal", message="the model client failed; the log has the cause"))
-    if len(written) > MAX_REPLY_BYTES:
-        message = f"the reply is {len(written)} bytes, more than the {MAX_REPLY_BYTES} that are kept"
-        return LlmCallOutcome(error=LlmError(kind="too_large", message=message), spent=reply.usage)
     for made in made_files(reply):
         keep(made)
     return _checked(LlmCallOutcome(reply=adopted, text_streamed=said.chars > 0), adopted, access.check)

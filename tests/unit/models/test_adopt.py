@@ -1,13 +1,15 @@
+from typing import Any
+
 import pytest
 
 from perdure import codec
 from perdure.ids import TurnId
-from perdure.models.protocol import MAX_MALFORMED_BYTES, ModelReply, ProviderCall, adopt
-from perdure.vocab.messages import FinishReason, Reply, Text, Thinking, ToolCall
+from perdure.models.protocol import MAX_MALFORMED_BYTES, ModelError, ModelReply, ProviderCall, adopt, kept
+from perdure.vocab.messages import FinishReason, Opaque, Reply, Text, Thinking, ToolCall
 from perdure.vocab.usage import Usage
 
 
-def adopted(*parts: Text | Thinking | ProviderCall, finish: FinishReason = "stop") -> Reply:
+def adopted(*parts: Text | Thinking | ProviderCall | Opaque, finish: FinishReason = "stop") -> Reply:
     return adopt(
         ModelReply(parts=parts, finish=finish, usage=Usage(output=3), model="m"), turn=TurnId("t1"), iteration=2
     )
@@ -109,3 +111,21 @@ def test_calls_decide_the_finish_reason(said: FinishReason) -> None:
 def test_a_reply_without_calls_does_not_finish_for_calls() -> None:
     assert adopted(Text(text="x"), finish="tool_calls").finish == "stop"
     assert adopted(Text(text="x"), finish="refusal").finish == "refusal"
+
+
+def test_what_a_provider_wants_back_can_be_stored() -> None:
+    half = {"sig\ud83d": ["a\ud83d", {"b": "\udc00"}], "n": 1}
+    parts = (Text(text="t", state=half), Thinking(text="h", state=half), ProviderCall("c", "a", "{}", state=half))
+    reply = adopted(*parts, Opaque(kind="k", state=half, route="r"))
+    clean = {"sig?": ["a?", {"b": "?"}], "n": 1}
+    assert [part.state for part in reply.parts] == [clean] * 4
+    assert codec.decode(codec.encode(reply), Reply) == reply
+
+
+@pytest.mark.parametrize("text", [7, None, ["a"]])
+def test_an_answer_that_is_not_made_of_what_it_should_be_is_paid_for_and_asked_for_again(text: Any) -> None:
+    reply = ModelReply(parts=(Text(text=text),), finish="stop", usage=Usage(output=3, calls=1), model="m")
+    with pytest.raises(ModelError) as caught:
+        kept(reply, turn=TurnId("t1"), iteration=1)
+    assert (caught.value.error.kind, caught.value.error.retryable) == ("unavailable", True)
+    assert caught.value.spent == Usage(output=3, calls=1)

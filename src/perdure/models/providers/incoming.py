@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Sequence
+from math import ceil
 from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
@@ -27,6 +28,8 @@ _FINISH: dict[str | None, FinishReason] = {
 _LATER: dict[str, FinishReason] = {"IMAGE_RECITATION": "content_filter"}
 _BROKEN = frozenset({"MALFORMED_RESPONSE", "MISSING_THOUGHT_SIGNATURE", "TOO_MANY_TOOL_CALLS", "IMAGE_OTHER"})
 """Reasons that the library does not know yet, and what they are."""
+MOST_TOKENS = 1 << 40
+"""More than any reply has: a server that says so has made it up."""
 RESPONSE = "response"
 """The kind of an `Opaque` that belongs to a whole reply."""
 _WANTED_BACK = ("container_id", "input_transformations")
@@ -44,10 +47,10 @@ def reply_of(response: m.ModelResponse, *, name: str, model: str, route: str) ->
     said = response.finish_reason or reason
     if response.state != "complete" or said is None:
         message = "the answer ended before the reply did"
-        raise ModelError(LlmError(kind="stream_cut", message=message, retryable=True), usage_of(response, model))
+        raise ModelError(LlmError(kind="stream_cut", message=message, retryable=True), told_of(response, model))
     if response.finish_reason == "error" or reason in _BROKEN or (reason == "OTHER" and not response.parts):
         message = f"the provider ended the reply with an error{f' ({reason})' if reason else ''}"
-        raise ModelError(LlmError(kind="unavailable", message=message, retryable=True), usage_of(response, model))
+        raise ModelError(LlmError(kind="unavailable", message=message, retryable=True), told_of(response, model))
     refusal = details.get("refusal")
     parts = [part for one in response.parts for part in answer_parts(one, route)]
     if kept := {name: details[name] for name in _WANTED_BACK if details.get(name)}:
@@ -72,12 +75,18 @@ def answer_parts(part: m.ModelResponsePart, route: str) -> Iterable[AnswerPart]:
         case m.ThinkingPart():
             yield Thinking(text=part.content, signature=part.signature or "", route=route, state=_state(part))
         case m.ToolCallPart():
-            yield ProviderCall(part.tool_call_id, part.tool_name, _arguments(part), state=_state(part), route=route)
+            id, name = _word(part.tool_call_id), _word(part.tool_name)
+            yield ProviderCall(id, name, _arguments(part), state=_state(part), route=route)
         case m.FilePart():
             state = _state(part)
             yield MadeFile(part.content.data, part.content.media_type, state, route if state else "")
         case _:
             yield Opaque(kind=part.part_kind, state=_dumped(part), route=route)
+
+
+def _word(said: object) -> str:
+    """A name or an id. Some servers have numbers for ids, and no SDK checks what it reads."""
+    return said if isinstance(said, str) else "" if said is None else str(said)
 
 
 def _arguments(part: m.ToolCallPart) -> str:
@@ -142,6 +151,11 @@ def usage_of(response: m.ModelResponse, model: str) -> Usage:
     return usage
 
 
+def told_of(response: m.ModelResponse, model: str) -> Usage:
+    """What a provider has told of the cost of a reply that it did not end; nothing if it has told nothing."""
+    return usage_of(response, model) if response.usage.has_values() else Usage()
+
+
 def priced(usage: Usage, model: str, provider: str) -> int | None:
     """What tokens that nobody told of would cost, in billionths of a US dollar; None if the library does not know."""
     from pydantic_ai.messages import ModelResponse
@@ -154,13 +168,19 @@ def priced(usage: Usage, model: str, provider: str) -> int | None:
 
 def _buckets(usage: RequestUsage) -> Usage:
     """The buckets of theirs contain each other; ours do not overlap."""
-    cached = usage.cache_read_tokens + usage.cache_write_tokens
-    reasoning = min(usage.output_reasoning_tokens, usage.output_tokens)
+    read, wrote = _count(usage.cache_read_tokens), _count(usage.cache_write_tokens)
+    output = _count(usage.output_tokens)
+    reasoning = min(_count(usage.output_reasoning_tokens), output)
     return Usage(
-        input=max(0, usage.input_tokens - cached),
-        output=usage.output_tokens - reasoning,
-        cache_read=usage.cache_read_tokens,
-        cache_write=usage.cache_write_tokens,
+        input=max(0, _count(usage.input_tokens) - read - wrote),
+        output=output - reasoning,
+        cache_read=read,
+        cache_write=wrote,
         reasoning=reasoning,
         calls=1,
     )
+
+
+def _count(tokens: float) -> int:
+    """Tokens as a number that can be summed up, whatever a server takes for one."""
+    return max(0, min(ceil(tokens), MOST_TOKENS))

@@ -6,6 +6,7 @@ gave us to keep (signatures, ids, details) goes back only to the route it came f
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Iterable
 from datetime import UTC, datetime
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
     from pydantic_ai import messages as m
     from pydantic_ai.models import Model, ModelRequestParameters
     from pydantic_ai.settings import ModelSettings
+
+log = logging.getLogger("perdure.models")
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 """When everything was said, for a library that wants to know: no provider is told, and equal messages stay equal."""
@@ -117,7 +120,7 @@ class Outgoing:
         out: list[m.ModelMessage] = []
         for message in self._request.messages:
             if message.role == "assistant":
-                if parts := [part for one in message.parts for part in self._said(one)]:
+                if parts := [part for one in self._known(message.parts) for part in self._said(one)]:
                     model = self._model
                     name, url = model.system, model.base_url
                     response = ModelResponse(parts, provider_name=name, provider_url=url, timestamp=EPOCH)
@@ -182,6 +185,18 @@ class Outgoing:
                 result, files = part, []
             elif isinstance(part, Image | File):
                 files.append(self._bytes(part))
+
+    def _known(self, parts: tuple[Part, ...]) -> tuple[Part, ...]:
+        """The parts of a reply, without those that only the provider understands if one of these cannot be made out any
+        more: they belong together, and a conversation must go on without them rather than not at all."""
+        try:
+            for part in parts:
+                if isinstance(part, Opaque) and part.route == self._route and part.kind != RESPONSE:
+                    _restored(part)
+        except ValueError:
+            log.warning("what %s gave us to keep with a reply cannot be read, and is left out", self._model.system)
+            return tuple(part for part in parts if not isinstance(part, Opaque))
+        return parts
 
     def _said(self, part: Part) -> Iterable[m.ModelResponsePart]:
         from pydantic_ai.messages import FilePart, TextPart, ThinkingPart, ToolCallPart

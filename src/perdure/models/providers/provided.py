@@ -13,6 +13,7 @@ from msgspec import structs
 
 from perdure.codec import Json
 from perdure.errors import Code, Error
+from perdure.models.estimating import estimated
 from perdure.models.protocol import (
     ComesWhole,
     HiddenDelta,
@@ -26,7 +27,7 @@ from perdure.models.protocol import (
 from perdure.models.providers import building, clients
 from perdure.models.providers.credentials import LocalCredentials
 from perdure.models.providers.failures import failure_of, of_the_line
-from perdure.models.providers.incoming import priced, reply_of, usage_of
+from perdure.models.providers.incoming import priced, reply_of, told_of
 from perdure.models.providers.names import Provider, split
 from perdure.models.providers.outgoing import Outgoing, settings_of
 from perdure.services.llm import ProviderCredentials
@@ -112,7 +113,8 @@ class ProviderModel:
                     raise
                 log.exception("an answer of %s cannot be read", self.name)
                 message = "the provider's answer cannot be read; the log has the cause"
-                failure = ModelError(LlmError(kind="unavailable", message=message, retryable=True), attempt.spent)
+                spent = attempt.spent if attempt.spent.calls else await self.priced(attempt.estimated(0))
+                failure = ModelError(LlmError(kind="unavailable", message=message, retryable=True), spent)
             raise failure if of_the_line(problem) else attempt.judged(failure) from problem
 
     async def cancel(self, job: Json) -> None:
@@ -150,6 +152,7 @@ class _Attempt:
         self._name = name
         self._model = model
         self._route = route
+        self._request = request
         self._job = request.job
         self._begun: str | None = None  # the job that was told
         self.spent = Usage()
@@ -177,14 +180,19 @@ class _Attempt:
             pauses += so_far.provider_response_id != self._begun
             if pauses > MAX_PAUSES:
                 message = f"the provider paused the reply more than {MAX_PAUSES} times"
-                raise ModelError(
-                    LlmError(kind="unavailable", message=message), usage_of(so_far, self._model.model_name)
-                )
+                spent = told_of(so_far, self._model.model_name)
+                raise ModelError(LlmError(kind="unavailable", message=message), spent)
             if (begun := self._begin(so_far)) is not None:
                 yield begun
             await asyncio.sleep(self._model.continuation_delay(so_far) or 0)
-        asked = self._model.model_name
-        yield reply_of(so_far, name=self._name, model=asked, route=self._route)
+        reply = reply_of(so_far, name=self._name, model=self._model.model_name, route=self._route)
+        untold = bool(reply.parts) and not so_far.usage.has_values()
+        yield replace(reply, usage=self.estimated(_length(so_far))) if untold else reply
+
+    def estimated(self, written: int) -> Usage:
+        """What it cost, where the provider does not tell: tokens for the limits, and no price."""
+        asked = self._request
+        return estimated(asked.instructions, asked.messages, asked.tools, written)
 
     async def _stream(self, messages: list[m.ModelMessage], told: list[m.ModelResponse]) -> AsyncIterator[ModelEvent]:
         async with self._model.request_stream(messages, self._settings, self._parameters) as stream:
@@ -195,8 +203,7 @@ class _Attempt:
                     elif (delta := _delta(event)) is not None:
                         yield delta
             except Exception:
-                partial = stream.get()
-                self.spent = usage_of(partial, self._model.model_name) if partial.usage.has_values() else Usage()
+                self.spent = told_of(stream.get(), self._model.model_name)
                 raise
             told.append(stream.get())
 
@@ -239,7 +246,7 @@ class _Attempt:
         """The answer that somebody else began to wait for.
 
         Raises:
-            ModelError: `job_lost` if it was asked for by another route.
+            ModelError: `job_lost` if it was asked for by another route, or nobody can read what was kept of it.
         """
         job: Json = self._job
         if job is None:
@@ -249,7 +256,11 @@ class _Attempt:
                 "the reply was asked for by another route, where it cannot be found any more; it is asked for anew"
             )
             raise ModelError(LlmError(kind="job_lost", message=message, retryable=True))
-        response = _loaded(job["response"])
+        try:
+            response = _loaded(job["response"])
+        except ValueError as problem:
+            message = "what is known of the provider's job cannot be read any more; the reply is asked for anew"
+            raise ModelError(LlmError(kind="job_lost", message=message, retryable=True)) from problem
         self._begun = response.provider_response_id or ""
         return response
 
@@ -324,6 +335,15 @@ def _gone_on(before: Sequence[m.ModelResponsePart], now: Sequence[m.ModelRespons
 def _name(part: m.ModelResponsePart) -> tuple[str, str] | None:
     call = getattr(part, "tool_call_id", None)
     return (part.part_kind, call) if call else None
+
+
+def _length(response: m.ModelResponse) -> int:
+    """How many characters of a reply its model has written."""
+    from pydantic_ai import messages as m
+
+    texts = [part.content for part in response.parts if isinstance(part, m.TextPart | m.ThinkingPart)]
+    calls = [str(part.args or "") for part in response.parts if isinstance(part, m.ToolCallPart)]
+    return sum(map(len, (*texts, *calls)))
 
 
 def _loaded(dumped: Json) -> m.ModelResponse:
