@@ -87,8 +87,7 @@ def pinging(provider: str, *data: dict[str, Any]) -> Answer:
         case _:
             pings = [_chat({}), _chat({"content": ""})]
     given = stream(provider, *data, hold=True)
-    comment = b"" if provider == "google" else b": keep-alive\n\n"  # of which its SDK has not heard
-    return replace(given, pings=comment + stream(provider, *pings, hold=True).body)
+    return replace(given, pings=b": keep-alive\n\n" + stream(provider, *pings, hold=True).body)
 
 
 def calling(provider: str, name: str, *arguments: str) -> list[dict[str, Any]]:

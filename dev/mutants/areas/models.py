@@ -10,6 +10,13 @@ SHAPES = "tests/providers/test_shapes.py"
 
 MUTANTS = [
     Mutant(
+        "a stream is passed on to the SDK as it comes",
+        "models/providers/plain_events.py",
+        "response.stream = PlainEvents(response.stream)",
+        "pass",
+        "tests/providers/test_events.py -k every_way",
+    ),
+    Mutant(
         "a reply that does not say what it cost is free",
         "models/providers/provided.py",
         "untold = bool(reply.parts) and not so_far.usage.has_values()",

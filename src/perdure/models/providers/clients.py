@@ -32,10 +32,14 @@ def http_client() -> httpx2.AsyncClient:
     """The client of the running loop, made on first use."""
     import httpx2
 
+    from perdure.models.providers.plain_events import make_plain
+
     here = _here()
     if here.http is None or here.http.is_closed:
         timeout = httpx2.Timeout(READ_S, connect=CONNECT_S)
-        here.http = httpx2.AsyncClient(timeout=timeout, limits=httpx2.Limits(max_connections=1000))
+        hooks = {"response": [make_plain]}
+        limits = httpx2.Limits(max_connections=1000)
+        here.http = httpx2.AsyncClient(timeout=timeout, limits=limits, event_hooks=hooks)
     return here.http
 
 
