@@ -375,7 +375,8 @@ class Reader:
         """A line about a part of a body, named after it."""
         at, begun_at = fact.at, self._started.get(ref.id)
         ms = None if begun or begun_at is None else at - begun_at
-        name = one_line(ref.name, 40) if ref.of_process else f"{self._tool(ref)}/{one_line(ref.name, 40)}"
+        names = (ref.name,) if ref.of_process else (self._tool(ref), *filter(None, (ref.inside, ref.name)))
+        name = "/".join(one_line(one, 40) for one in names)
         return Line(fact.cursor.seq, at, ref.kind, name, result, tone, self._turn, ms=ms, begun=begun, effect=ref.id)
 
     def _tool(self, ref: EffectRef | PartRef) -> str:

@@ -45,6 +45,9 @@ def code_mode(*, name: str = "run_python", limits: Limits | None = None, descrip
 
     @tool(effect="resumable", serial=True, name=name, description=description or DESCRIPTION)
     async def run_python(ctx: ToolContext, code: str) -> Json:
+        if ctx.durable_effects().place.inner:
+            message = f"{ctx.tool_name} is no function of a program: write what it shall do into this one"
+            raise ToolError(message, code="nested_too_deep")
         told = await Program(ctx, code, most).run()
         if isinstance(told, Failure):
             raise ToolError(told.message, code=told.code)

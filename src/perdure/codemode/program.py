@@ -35,7 +35,7 @@ from perdure.errors import Error
 from perdure.tools.clients.programs import PastProgram
 from perdure.tools.nested import outcome_of_call
 from perdure.vocab.approvals import approved
-from perdure.vocab.effects import DurableStep, ExecCode, SyncExecutionEnvironment
+from perdure.vocab.effects import ExecCode, SyncExecutionEnvironment
 from perdure.vocab.outcomes import (
     AwaitEventOutcome,
     CheckpointOutcome,
@@ -300,12 +300,7 @@ class Program:
         return told
 
     def _tool(self, n: int) -> str:
-        started = self._body.controller.journal.started(self._body.place.part("step", f"call:{n}"))
-        match started.command if started else None:
-            case DurableStep(input={"tool": str(tool)}):
-                return tool.removeprefix("tool:")
-            case _:
-                return "a tool"
+        return self._body.controller.journal.tool_of(self._body.place.part("step", f"call:{n}")) or "a tool"
 
 
 def _shown(value: object) -> str:

@@ -21,6 +21,7 @@ from perdure.inbox.admit import Delivery
 from perdure.vocab.effects import EffectKind, Envelope
 from perdure.vocab.outcomes import DirectUsage, DurableStepOutcome, InDoubt, Outcome
 from perdure.vocab.records import EffectSettled, EffectStarted, Record
+from perdure.vocab.refs import is_within
 from perdure.vocab.tools import DoubtPolicy, EffectClass
 
 DurabilityTier = Literal["inline", "durable"]
@@ -210,11 +211,19 @@ class JournaledController:
         return outcome
 
     def doubt_unsettled_steps(self, doubt: InDoubt, *, body: str = "") -> None:
-        """Nobody waits any more for the `once` steps (of one body, if it is named) that were dispatched and not
-        settled: their outcome is unknown."""
+        """Nobody waits any more for the `once` steps (of one body and those inside it, if it is named) that were
+        dispatched and not settled: their outcome is unknown."""
         for started in self.journal.unsettled():
-            if started.effect == "once" and started.kind is EffectKind.DURABLE_STEP and started.id.startswith(body):
+            step = started.effect == "once" and started.kind is EffectKind.DURABLE_STEP
+            if step and is_within(started.id, body):
                 self.record(EffectSettled(id=started.id, outcome=DurableStepOutcome(in_doubt=doubt)))
+
+    def end_inner_bodies(self, *, body: str = "") -> None:
+        """Nobody enters the bodies again that steps (of one body, if it is named) had begun to run: each ends as what
+        is known of its own steps, which have their outcomes by now."""
+        for started in self.journal.unfinished_inner_bodies():
+            if is_within(started.id, body):
+                self.record(EffectSettled(id=started.id, outcome=self.journal.cut_short(started)))
 
 
 def _started(envelope: Envelope, fingerprint: str, care: Care, worker: WorkerId) -> EffectStarted:

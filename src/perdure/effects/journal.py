@@ -15,17 +15,18 @@ import msgspec
 from perdure.codec import Json, decode, differences, encode
 from perdure.errors import Code, Error
 from perdure.ids import EffectId
-from perdure.vocab.effects import Command, Envelope
+from perdure.vocab.effects import Command, DurableStep, EffectKind, Envelope
 from perdure.vocab.outcomes import (
     CompletedToolCall,
     Done,
     DurableStepOutcome,
     InDoubt,
     Outcome,
+    StepFailure,
     ToolCallOutcome,
 )
 from perdure.vocab.records import EffectSettled, EffectStarted, ModelJobBegun, Record
-from perdure.vocab.refs import part_id
+from perdure.vocab.refs import PartRef, first_time, inner_body, is_part, is_within, outer_body, part_id
 
 
 class Claimed(msgspec.Struct, frozen=True, gc=False):
@@ -168,9 +169,40 @@ class EffectJournal:
             if effect.startswith(begins)
         }
 
+    def tool_of(self, step: EffectId) -> str | None:
+        """The tool that a step calls, if it was begun and calls one."""
+        started = self._started.get(step)
+        match started.command if started else None:
+            case DurableStep(input={"tool": str(tool)}):
+                return tool.removeprefix("tool:")
+            case _:
+                return None
+
+    def tool_around(self, part: EffectId) -> str | None:
+        """The tool whose body inside another one a part belongs to; None for parts of other bodies."""
+        inside = PartRef.parse(part).inside if is_part(part) else ""
+        return self.tool_of(part_id(outer_body(part), "step", inside)) if inside else None
+
     def unsettled(self) -> tuple[EffectStarted, ...]:
         """What was started and has no outcome."""
         return tuple(s for s in self._started.values() if s.id not in self._settled)
+
+    def unfinished_inner_bodies(self) -> tuple[EffectStarted, ...]:
+        """The steps that run bodies of their own, and have no outcome."""
+        return tuple(
+            one for one in self.unsettled() if one.effect == "resumable" and one.kind is EffectKind.DURABLE_STEP
+        )
+
+    def cut_short(self, step: EffectStarted) -> DurableStepOutcome:
+        """How a step ended whose body was stopped before its end."""
+        ref = PartRef.parse(step.id)
+        body = inner_body(step.id.partition("/")[0], first_time(ref.name))
+        for id in self.doubtful():
+            if is_part(id) and is_within(id, body):
+                message = f"it was stopped during the step {PartRef.parse(id).name}"
+                return DurableStepOutcome(in_doubt=InDoubt(reason="cancelled", message=message))
+        message = "it was stopped before its end; the steps it had finished stand"
+        return DurableStepOutcome(error=StepFailure(code="tool_cancelled", message=message))
 
 
 def journal_of(records: Iterable[Record]) -> EffectJournal:

@@ -149,7 +149,8 @@ def items(session: SessionId, turn: TurnId, rows: Sequence[Row]) -> tuple[Pendin
         call = calls.get((ref.iteration, ref.index)) if ref.index is not None else None
         if call is not None and call.id in late:
             continue  # what was asked about it is known by now
-        place = _Place(session, turn, call, begun[started.id], left.get(started.id, started.due_at))
+        tool = journal.tool_around(started.id) or (call.name if call else "")
+        place = _Place(session, turn, call, tool, begun[started.id], left.get(started.id, started.due_at))
         found.extend(_item(started, ref, place, _doubt(ref, ends)))
     return tuple(sorted(found, key=lambda item: item.since))
 
@@ -179,6 +180,7 @@ class _Place:
     session: SessionId
     turn: TurnId
     call: ToolCall | None
+    tool: str
     since: int
     until: int | None
 
@@ -201,12 +203,12 @@ def _item(started: EffectStarted, ref: EffectRef | PartRef, at: _Place, ended: D
         case AwaitEvent(), PartRef(kind="event", name=name):
             command = f"`perdure resolve {_word(at)} {shlex.quote(name)}`"
             who = f"session.resolve({name!r}, ...), or the key that was handed out; {command}"
-            yield _plain(started, at, "event", name, f"event {name!r} of tool {_tool(at)}", who)
+            yield _plain(started, at, "event", name, f"event {name!r} of tool {at.tool}", who)
         case AwaitEvent(), EffectRef(tail="completion") if ended is None:
             who = "whoever has the key that was handed out"
-            yield _plain(started, at, "completion", "", f"somebody to complete tool {_tool(at)}", who)
+            yield _plain(started, at, "completion", "", f"somebody to complete tool {at.tool}", who)
         case _ if started.kind is EffectKind.SLEEP:
-            yield _plain(started, at, "sleep", "", f"a moment, for {_tool(at) or 'the model'}", "nobody: time passes")
+            yield _plain(started, at, "sleep", "", f"a moment, for {at.tool or 'the model'}", "nobody: time passes")
         case _:
             pass
 
@@ -229,7 +231,7 @@ def _fields(started: EffectStarted, at: _Place, kind: PendingKind, id: str, what
         turn=at.turn,
         effect=started.id,
         call=about.call_id if about else at.call.id if at.call else None,
-        tool=about.tool_name if about else _tool(at),
+        tool=about.tool_name if about else at.tool,
         what=what,
         who=who,
         since=at.since,
@@ -239,10 +241,6 @@ def _fields(started: EffectStarted, at: _Place, kind: PendingKind, id: str, what
 
 def _word(at: _Place) -> str:
     return shlex.quote(at.session)
-
-
-def _tool(at: _Place) -> str:
-    return at.call.name if at.call else ""
 
 
 def decision_owed(started: EffectStarted, session: SessionId, turn: TurnId, since: int) -> PendingDecision | None:

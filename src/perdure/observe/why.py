@@ -19,7 +19,7 @@ from perdure.vocab.approvals import approved, did_not_happen
 from perdure.vocab.messages import Reply
 from perdure.vocab.outcomes import AwaitEventOutcome, CompletedToolCall, Done, LlmCallOutcome, ToolCallOutcome
 from perdure.vocab.records import EffectSettled, EffectStarted, Row, SessionPaused, TurnEnded
-from perdure.vocab.refs import EffectRef, PartRef, is_part, parse_ref
+from perdure.vocab.refs import EffectRef, PartRef, first_time, is_part, parse_ref
 
 MAX_NAMED = 5
 
@@ -240,11 +240,15 @@ def _under_way(rows: Sequence[Row]) -> list[Waiting]:
     found: list[Waiting] = []
     unsettled = [(started, parse_ref(started.id)) for started in journal.unsettled()]
     in_bodies = {ref.index for _, ref in unsettled if isinstance(ref, PartRef)}
+    in_inner = {(ref.index, ref.inside) for _, ref in unsettled if isinstance(ref, PartRef) and ref.inside}
     for started, ref in unsettled:
+        if isinstance(ref, PartRef) and ref.kind == "step" and (ref.index, first_time(ref.name)) in in_inner:
+            continue  # so is one inside it
         call = order[ref.index] if ref.index is not None and ref.index < len(order) else None
         if call in answered or (isinstance(ref, EffectRef) and not ref.tail and ref.index in in_bodies):
             continue  # a body is described by what is under way in it
-        what = _describe(started, ref, names.get(call) if call else None)
+        tool = journal.tool_around(started.id) or (names.get(call) if call else None)
+        what = _describe(started, ref, tool)
         found.append(Waiting(what, begun[started.id].at, started.due_at, started.id))
     answered.update(order[ref.index] for _, ref in unsettled if ref.index is not None and ref.index < len(order))
     if reply:

@@ -36,6 +36,7 @@ async def end_cancelled(driver: TurnDriver) -> None:
         flight.put_aside()
     await driver.halt()
     driver.controller.doubt_unsettled_steps(InDoubt(reason="cancelled"))
+    driver.controller.end_inner_bodies()
     await _forget_events(driver)
     await driver.around.give_up(driver.turn, (*jobs.own(driver.turn), *jobs.not_answered(begun, journal)))
     driver.settle_landed()  # what came while it was halted: a call may now be pending, in doubt, or have failed

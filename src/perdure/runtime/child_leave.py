@@ -75,6 +75,11 @@ class People:
         allowed = call if decision.args is None else replace(call, args=decision.args)
         return Leave(allowed, lambda: self._use(body, begun, resolution, (gate_key(self.turn),)))
 
+    def given(self, body: Body, step: str, call: PreparedToolCall) -> Leave | ToolOutput:
+        """The leave with which a call began before, whoever would be asked about it now."""
+        outcome = body.outcome_of("approval", step)
+        return Leave(call) if outcome is None else _judged(call, into_await_event(outcome))
+
     def _use(self, body: Body, begun: Begun, resolution: Resolution, unless: tuple[str, ...]) -> None:
         """The decision and the start of what it allows are one append, alone, which the store judges."""
         decision = approved(resolution)

@@ -2,14 +2,15 @@
 
 The body of an ordinary tool is one attempt: nothing inside it is recorded by itself. A `pure` call may run there, since
 running it again does no harm. What must not run twice may not. In a resumable body every child is a step of its own,
-with the class of its tool, and is answered from the log when the body is entered again.
+with the class of its tool, and is answered from the log when the body is entered again. A resumable child has a body of
+its own there, inside its parent's.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from typing import cast
 
@@ -20,6 +21,7 @@ from perdure.effects import keys
 from perdure.effects.controller import InlineController, Local
 from perdure.errors import Error
 from perdure.ids import CallId, WorkerId
+from perdure.runtime.child_bodies import ChildBodies, LentPermit, refuse_calls
 from perdure.runtime.child_elsewhere import elsewhere
 from perdure.runtime.child_leave import Leave, People
 from perdure.runtime.clients import CallSite
@@ -30,12 +32,13 @@ from perdure.tools.batch import collected, run_batch
 from perdure.tools.body import Body
 from perdure.tools.catalog import ActiveCatalog
 from perdure.tools.clients.dispatch import MAX_BATCH_CALLS, ChildCall, ChildResult
+from perdure.tools.clients.surface import Clients
 from perdure.tools.context import CancelToken, ToolContext
 from perdure.tools.decorator import Tool
 from perdure.tools.endings import StepFailed
 from perdure.tools.errors import OutcomeUnknown, ToolError
 from perdure.tools.execute import ToolThreads, run_to_end
-from perdure.tools.nested import again, left_to_client, outcome_at, probe_of
+from perdure.tools.nested import left_to_client, outcome_at, probe_of
 from perdure.tools.prepare import Preparation, ToolPrepareContext, answered, judge, refused
 from perdure.tools.provider import ProvidedTool
 from perdure.tools.toolbox import Prepared, Toolbox
@@ -53,30 +56,35 @@ from perdure.vocab.effects import (
 )
 from perdure.vocab.messages import ToolCall
 from perdure.vocab.outcomes import Failed, Failure, InDoubt, Outcome, Success, ToolOutput, into_tool_batch
+from perdure.vocab.refs import again
 from perdure.vocab.tools import Durability, ToolManifest
 from perdure.vocab.wire import Value
+
+
+@dataclass(frozen=True, slots=True)
+class AroundChildren:
+    """What the children of a call need of the world around their turn."""
+
+    toolbox: Toolbox
+    threads: ToolThreads
+    people: People
+    is_dead: Callable[[WorkerId], Awaitable[bool]]
+    permits: Permits
+    clients: Callable[[CallSite], Clients]
 
 
 class DispatchClient:
     """`ctx.dispatch` of one call. Its children have the other clients of their parent, and no children of their own."""
 
-    def __init__(
-        self,
-        parent: ToolContext[object],
-        site: CallSite,
-        toolbox: Toolbox,
-        threads: ToolThreads,
-        people: People,
-        is_dead: Callable[[WorkerId], Awaitable[bool]],
-        permits: Permits,
-    ) -> None:
-        self._permits = permits
-        self._people = people
-        self._is_dead = is_dead
+    def __init__(self, parent: ToolContext[object], site: CallSite, around: AroundChildren) -> None:
+        self._clients = around.clients
+        self._permits = around.permits
+        self._people = around.people
+        self._is_dead = around.is_dead
+        self._toolbox = around.toolbox
+        self._threads = around.threads
         self._parent = parent
         self._site = site
-        self._toolbox = toolbox
-        self._threads = threads
         self._catalog = ActiveCatalog(site.turn.composition)
 
     def callable_tool_manifest(self, name: str) -> ToolManifest | None:
@@ -90,13 +98,14 @@ class DispatchClient:
     async def batch(self, calls: Sequence[ChildCall]) -> tuple[ChildResult, ...]:
         """Run other tools and answer in the order of the calls."""
         self._site.check_running()
+        refuse_calls(self._parent)
         _check_calls(calls)
         self._site.batches += 1
         named = [replace(call, call_id=call.call_id or str(index)) for index, call in enumerate(calls)]
         if len(named) > MAX_BATCH_CALLS:
             because = f"a batch has at most {MAX_BATCH_CALLS} calls, and this one has {len(named)}; none was run"
             return tuple(_answered(call, _failure("tool_batch_too_large", because)) for call in named)
-        admitted = [self._admit(call) for call in named]
+        admitted = [self._admit(call, alone=False) for call in named]
         children = tuple(
             BatchedCall(call=one, replay_suffix=f"child:{index}:{one.call_id}")
             for index, one in enumerate(admitted)
@@ -119,8 +128,9 @@ class DispatchClient:
     async def call(self, call: ChildCall, *, step: str) -> ChildResult:
         """Run one other tool as a step of this body."""
         self._site.check_running()
+        refuse_calls(self._parent)
         self._parent.durable_effects()
-        admitted = self._admit(replace(call, call_id=call.call_id or step))
+        admitted = self._admit(replace(call, call_id=call.call_id or step), alone=True)
         if isinstance(admitted, Failed):
             return _answered(call, admitted)
         batched = BatchedCall(call=admitted, replay_suffix=step)
@@ -131,8 +141,9 @@ class DispatchClient:
         away = contract is not None and contract.client_side
         return _answered(call, await (self._elsewhere(child) if away else self._step(child)))
 
-    def _admit(self, child: ChildCall) -> PreparedToolCall | Failed:
-        """A child that may be tried, or its answer. Looks only at what the turn captured: the same on every entry."""
+    def _admit(self, child: ChildCall, *, alone: bool) -> PreparedToolCall | Failed:
+        """A child that may be tried, or its answer. Looks only at what the turn captured: the same on every entry. One
+        that may wait for days is not tried together with others."""
         try:
             args = to_json(child.args, where="args")
         except Error as problem:
@@ -144,7 +155,7 @@ class DispatchClient:
             unknown = Failure(code="tool_unavailable", message=f"{child.name} cannot be called from here")
             return Failed(failure=refusal if isinstance(refusal, Failure) else unknown)
         effect = contract.durability.effect
-        if effect == "resumable" or (effect != "pure" and self._parent.body is None):
+        if effect != "pure" and (self._parent.body is None or (effect == "resumable" and not alone)):
             return _not_recorded(child.name, effect)
         return PreparedToolCall(
             call_id=CallId(child.call_id), tool_id=contract.tool_id, tool_name=child.name, args=args
@@ -230,6 +241,8 @@ class DispatchClient:
         if isinstance(sealed, Success | Failed):
             return sealed
         call = sealed or child.call
+        if body.controller.journal.started(body.place.part("step", child.step)) is not None:
+            return self._people.given(body, child.step, call)
         bound = self._bound(child, sealed)
         if isinstance(bound, Failure) or not bound.may_need_leave:
             return Leave(call)
@@ -252,7 +265,9 @@ class DispatchClient:
 
     async def _run_step(self, child: _Child, name: str, leave: Leave | None = None) -> None:
         effect = self._promises(child).effect
-        assert effect != "resumable"
+        if effect == "resumable":
+            await self._run_body(child, name, leave)
+            return
         call = child.allowed or child.call
 
         async def run(_: Json) -> Json:
@@ -267,6 +282,22 @@ class DispatchClient:
             with suppress(OutcomeUnknown, StepFailed):  # how it ended is read off the log, as by whoever comes later
                 await body.step(name, given, lambda: run(given), effect, in_loop=True, leave=use)
 
+    async def _run_body(self, child: _Child, name: str, leave: Leave | None) -> None:
+        body, use = self._parent.durable_effects(), leave.use if leave else None
+        if body.outcome_of("step", name) is not None:
+            return
+        part, what = body.place.part("step", name), f"tool:{child.call.tool_name}"
+        limits = () if self._counts_itself else self._permits.work.limits_of(what)
+        permit = LentPermit(self._permits, self._people.owned.stream, part, limits)
+        lane = self._site.lanes.turn(body.life, self._promises(child), self._site.turn.limits.max_parallel_calls)
+
+        async def enter(ctx: ToolContext[object]) -> ToolOutput:
+            return await self._attempt(replace(child, ctx=ctx), child.allowed or child.call)
+
+        bodies = ChildBodies(body, self._site, self._clients, permit)
+        async with lane:  # how it ended is read off the log
+            await bodies.run(child.ctx, child.call, child.step, name, use, enter)
+
     @asynccontextmanager
     async def _its_turn(self, child: _Child, body: Body, name: str) -> AsyncGenerator[None]:
         """A child runs when those before it let it, and counts in the limits of its tool; unless it ran before."""
@@ -279,10 +310,15 @@ class DispatchClient:
 
     def _within_limits(self, child: _Child, body: Body, name: str) -> AbstractAsyncContextManager[None]:
         """A child counts like any call, unless its parent does: it would hold a permit while it waits for another."""
-        if self._permits.work.limits_of(f"tool:{self._parent.tool_name}"):
+        if self._counts_itself:
             return nullcontext()
         part = body.place.part("step", name)
         return self._permits.held(self._people.owned.stream, part, f"tool:{child.call.tool_name}")
+
+    @property
+    def _counts_itself(self) -> bool:
+        """Whether the parent holds a permit."""
+        return bool(self._permits.work.limits_of(f"tool:{self._parent.tool_name}"))
 
     async def _settle_doubt(self, child: _Child, body: Body, name: str) -> None:
         """Ask whoever can know what became of a child in doubt."""
@@ -333,8 +369,10 @@ class DispatchClient:
             answer = await self._ask_hook(bound.tool, child)
             return answer if not isinstance(answer, PreparedToolCall) else await self._attempt(child, answer)
         call = sealed or child.call
-        ctx = replace(child.ctx, args=call.args, prepared_payload=call.prepared_payload)
-        return await run_to_end(bound, ctx, threads=self._threads)
+        with _stopped_alone(child.ctx.cancellation) as token:
+            payload = call.prepared_payload
+            ctx = replace(child.ctx, args=call.args, prepared_payload=payload, cancellation=token)
+            return await run_to_end(bound, ctx, threads=self._threads)
 
     def _bound(self, child: _Child, sealed: PreparedToolCall | None) -> Prepared | Failure:
         asked = ToolCall(id=child.call.call_id, name=child.call.tool_name, args=child.call.args)
@@ -418,6 +456,18 @@ def _recordable(answer: Preparation) -> Json:
     return msgspec.to_builtins(_Sealed(outcome=outcome))
 
 
+@contextmanager
+def _stopped_alone(around: CancelToken) -> Generator[CancelToken]:
+    """A token for one attempt of a child: told what its parent is told, and not the other way round."""
+    token = CancelToken()
+    forget = around.add_callback(token.cancel)
+    try:
+        yield token
+    finally:
+        forget()
+        around.ignored = around.ignored or token.ignored
+
+
 def _check_calls(calls: object) -> None:
     """Refuse what is no batch at all, before it counts as one."""
     if not isinstance(calls, Sequence):
@@ -442,5 +492,6 @@ def _not_recorded(name: str, effect: str) -> Failed:
     return _failure(
         "nested_effect_not_recorded",
         f"{name} is {effect}: inside the body of another tool nothing would record that it ran, so it was not run. "
-        "Only pure tools can be called here; in a resumable tool also once and idempotent ones.",
+        "Only pure tools can be called here; in a resumable tool also once and idempotent ones, and resumable ones by "
+        "themselves (ctx.dispatch.call, or in a program).",
     )

@@ -7,7 +7,7 @@ import hashlib
 from collections import Counter
 from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from perdure.codec import Json, check_text, to_json
@@ -128,6 +128,11 @@ class CallSite:
     created: int = 0
     batches: int = 0
     lanes: Lanes = field(default_factory=Lanes)
+
+    def inside(self, call: CallId, place: Place) -> CallSite:
+        """The same attempt, as the clients of a body inside it see it: what that counts by itself begins anew with each
+        of its entries, and what it collects is its call's."""
+        return replace(self, call=call, place=place, counted=Counter(), created=0, batches=0, lanes=Lanes(), cache=None)
 
     def check_running(self) -> None:
         """Refuse what nobody will record any more."""

@@ -26,7 +26,7 @@ from perdure.turn.state import Call, Turn
 from perdure.vocab.messages import Reply, Text
 from perdure.vocab.outcomes import DirectOutcome, DirectUsage, LlmCallOutcome, LlmError
 from perdure.vocab.records import EffectSettled, EffectStarted
-from perdure.vocab.refs import call_body
+from perdure.vocab.refs import call_body, outer_body
 from perdure.vocab.usage import Usage
 
 log = logging.getLogger("perdure.runtime")
@@ -197,10 +197,10 @@ async def ended(model: Model, turn: Turn, shown: Shown, before: Written, known: 
 def left_asked(turn: Turn, journal: EffectJournal, *, over: bool) -> list[EffectStarted]:
     """The model calls outside the conversation that a worker which is gone had begun, for calls without an end; not
     those whose job can be found, unless the turn is `over`."""
-    again = {f"{call_body(ref.iteration, ref.index or 0)}/": _runs_again(call) for ref, call in unanswered(turn)}
+    again = {call_body(ref.iteration, ref.index or 0): _runs_again(call) for ref, call in unanswered(turn)}
     left: list[EffectStarted] = []
     for started in journal.unsettled():
-        body = f"{started.id.partition('/')[0]}/"
+        body = outer_body(started.id)
         found = journal.job(started.id) is not None and not (over or turn.cancel)
         if started.asks is not None and body in again and not (found and again[body]):
             left.append(started)

@@ -10,6 +10,7 @@ from perdure.ids import EffectId
 from perdure.runtime.lounge import Lounge
 from perdure.runtime.waits import Waits
 from perdure.tools.body import Body
+from perdure.tools.life import Life
 
 QUIET_S = 1.0
 """How long a body that waits in tasks of its own must have done nothing that we can see before it is parked."""
@@ -68,9 +69,11 @@ class Patience:
 
     def _loose(self, flights: Collection[UnderWay]) -> list[UnderWay]:
         """Bodies that wait in tasks they have made: whatever else such a body does cannot be seen from here."""
-        held_up = self._waits.holds_up
-        lives = [(flight, flight.body.life) for flight in flights if flight.body]
-        return [flight for flight, life in lives if not life.minds and not held_up(flight.id, life.main)]
+        bodies = [(flight, flight.body.life) for flight in flights if flight.body]
+        return [flight for flight, life in bodies if any(self._is_loose(flight, one) for one in (life, *life.inside))]
+
+    def _is_loose(self, flight: UnderWay, life: Life) -> bool:
+        return not life.minds and not self._waits.holds_up(flight.id, life.main)
 
     def _worth_waiting_s(self) -> float:
         """Nobody need wait in memory for a moment that is known to be far away."""

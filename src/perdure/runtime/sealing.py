@@ -67,7 +67,10 @@ async def _parts(records: Iterable[Record], store: Store, clock: Clock) -> list[
         elif started.effect == "once" and started.kind is EffectKind.DURABLE_STEP:
             doubt = InDoubt(reason="worker_lost", message=_LOST)
             ended.append(EffectSettled(id=started.id, outcome=DurableStepOutcome(in_doubt=doubt)))
-    return ended
+    for settled in ended:
+        journal.fold(settled)
+    inner = journal.unfinished_inner_bodies()
+    return [*ended, *(EffectSettled(id=one.id, outcome=journal.cut_short(one)) for one in inner)]
 
 
 def _answer(ref: EffectRef, call: Call, *, may_have_run: bool) -> EffectSettled:

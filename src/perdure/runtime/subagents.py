@@ -74,6 +74,10 @@ class Subagents:
         seed = hashlib.sha256(self._handle(name).encode()).hexdigest()
         return TurnScope(self._tenant, SessionId(f"sub-{seed[:24]}"), TurnId(str(UUID(seed[32:]))))
 
+    def of_call(self, call: str) -> Subagents:
+        """Who starts children for the body of another call, inside this one."""
+        return Subagents(self._shared, self._stream, self._line, self._turn, call, self._ledger)
+
     def _handle(self, name: str) -> str:
         return handle_of(self._stream, self._call, name)
 

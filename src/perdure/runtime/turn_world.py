@@ -13,7 +13,7 @@ from perdure.runtime import jobs, lost
 from perdure.runtime.agent import Agent, output_check
 from perdure.runtime.call_changes import CallChanges
 from perdure.runtime.child_leave import People
-from perdure.runtime.children import DispatchClient
+from perdure.runtime.children import AroundChildren, DispatchClient
 from perdure.runtime.clients import AttachmentsClient, CallSite, SessionsClient
 from perdure.runtime.completions import AskedModels, CompletionsClient
 from perdure.runtime.deps import TurnDeps
@@ -158,8 +158,10 @@ class TurnWorld:
                 self._owned, shared.store, shared.clock, site.turn.id, lambda tool: grant_for(self._state(), tool)
             )
             ctx = cast("ToolContext[object]", parent)
+            clients = partial(self._clients, agent=agent)
             is_dead, permits = shared.store.is_dead, shared.permits
-            return DispatchClient(ctx, site, agent.toolbox, shared.threads, people, is_dead, permits)
+            around = AroundChildren(agent.toolbox, shared.threads, people, is_dead, permits, clients)
+            return DispatchClient(ctx, site, around)
 
         def completions(parent: CallSurface) -> CompletionsClient:
             ctx = cast("ToolContext[object]", parent)

@@ -85,7 +85,7 @@ from perdure.vocab.records import (
     Record,
     TurnEnded,
 )
-from perdure.vocab.refs import EffectRef, is_part
+from perdure.vocab.refs import EffectRef, is_part, outer_body
 from perdure.vocab.usage import Usage
 
 log = logging.getLogger("perdure.runtime")
@@ -252,7 +252,7 @@ class TurnDriver:
         """What is under way by this id, or the call whose body it is a part of."""
         if not is_part(effect):
             return self.flights.get(effect)
-        body = effect.partition("/")[0]
+        body = outer_body(effect)
         calls = (one for one in self.flights.values() if isinstance(one.owed, RunCall))
         return next((one for one in calls if isinstance(one.owed, RunCall) and body_of(one.owed) == body), None)
 
@@ -439,7 +439,8 @@ class TurnDriver:
     def _without_loose_steps(self, item: RunCall, outcome: Outcome) -> Outcome:
         """Its body is over: a step that it went on without is nobody's any more, and a failure says so."""
         body = body_of(item)
-        self.controller.doubt_unsettled_steps(LEFT_BEHIND, body=f"{body}/")
+        self.controller.doubt_unsettled_steps(LEFT_BEHIND, body=body)
+        self.controller.end_inner_bodies(body=body)
         match outcome:
             case ToolCallOutcome(launch=Done(result=CompletedToolCall(output=Failed() as failed) as result)):
                 told = with_steps(failed, self.controller.journal.steps(body))
@@ -468,8 +469,8 @@ class TurnDriver:
     def _drop_caches(self) -> None:
         """Where programs stood that came to no end: nobody goes on from there any more."""
         settled = [record for record in self.records if isinstance(record, EffectSettled)]
-        ended = {record.id.partition("/")[0] for record in settled if isinstance(record.outcome, ExecCodeOutcome)}
-        left = [record for record in settled if record.id.partition("/")[0] not in ended]
+        ended = {outer_body(record.id) for record in settled if isinstance(record.outcome, ExecCodeOutcome)}
+        left = [record for record in settled if outer_body(record.id) not in ended]
         hashes = [hash for record in left for hash in caches_of(record)]
         if hashes:
             self.drop(hashes)

@@ -98,6 +98,14 @@ class Waiter(Protocol):
         ...
 
 
+class Permit(Protocol):
+    """What a body needs while it does something."""
+
+    async def have(self) -> None:
+        """Have it, at once or when its turn comes."""
+        ...
+
+
 class Body:
     """One entry of a resumable tool's function."""
 
@@ -115,6 +123,7 @@ class Body:
         self.controller = controller
         self.life = Life(place.called, waiter.changed)
         self.spawner: object | None = None
+        self.permit: Permit | None = None
         self._waiter = waiter
         self._clock = clock
         self._threads = threads
@@ -139,6 +148,32 @@ class Body:
         """Run a step, or answer it from the log. `leave` uses up what allows it, in the append of its start."""
         if effect not in STEP_CARE:
             raise Error(Code.INVALID_ARGUMENT, f"effect={effect!r} of step {name!r} does not exist")
+        outcome = await self._step(name, given, call, STEP_CARE[effect], in_loop=in_loop, leave=leave)
+        return endings.step_value(name, outcome)
+
+    def inner(self, place: Place) -> Body:
+        """A body that lives inside this one: it waits where this one waits, and what ends this one ends it."""
+        body = Body(place, self.controller, self._waiter, self._clock, self._threads, self._secret, self._veil)
+        body.life = Life(place.called, self._waiter.changed, self.life)
+        return body
+
+    async def run_inner(
+        self, name: str, given: Json, enter: Callable[[], object], leave: Callable[[], None] | None = None
+    ) -> None:
+        """Run a body inside this one as a step of it: entered anew with every entry, until it has ended. How it ended
+        is in the log."""
+        await self._step(name, given, enter, Care(effect="resumable"), in_loop=True, leave=leave)
+
+    async def _step(
+        self,
+        name: str,
+        given: Json,
+        call: Callable[[], object],
+        care: Care,
+        *,
+        in_loop: bool,
+        leave: Callable[[], None] | None,
+    ) -> DurableStepOutcome:
         self._reserve("step", name)
         command = DurableStep(step_id=name, input=self._veil.json(checked_input(name, given)))
         described = self._described("step", name, command, "durable-step", name)
@@ -155,11 +190,10 @@ class Body:
                 case NotStarted():
                     raise NotDispatched
 
-        care = STEP_CARE[effect]
         if leave is not None:
             leave()
             care = msgspec.structs.replace(care, leave=True)
-        return endings.step_value(name, into_durable_step(await self._execute(described, run, care)))
+        return into_durable_step(await self._execute(described, run, care))
 
     def now(self) -> Json:
         """The time as text."""
@@ -432,6 +466,8 @@ class Body:
         """Perform a part of the body, or answer it from the log."""
         await self._while_held(described)
         self._check_wanted(described)
+        if self.permit is not None and self._known(described) is None:
+            await self.permit.have()
         self.life.began()
         try:
             return await self.controller.execute(described, Local(described.kind, lambda _: run()), care)
@@ -449,9 +485,12 @@ class Body:
     async def _until(self, promise: AwaitEventKey | None, due_at: int | None) -> Resolution | None:
         self.life.rest()
         try:
-            return await self._waiter.until(promise, due_at)
+            resolution = await self._waiter.until(promise, due_at)
         finally:
             self.life.rise()
+        if self.permit is not None:
+            await self.permit.have()
+        return resolution
 
     async def _await(self, described: Envelope, promise: AwaitEventKey | None, within_ms: int | None) -> Outcome:
         due_at = None if within_ms is None else self._clock.wall_ms() + within_ms

@@ -24,15 +24,10 @@ from perdure.vocab.outcomes import (
     ToolOutput,
     completed,
 )
-from perdure.vocab.refs import PartKind
+from perdure.vocab.refs import PartKind, again
 
 Recorded = Callable[[PartKind, str], Outcome | None]
 """Looks a part of the body up."""
-
-
-def again(step: str, time: int) -> str:
-    """The name of the step that runs a call for the n-th time, from 0."""
-    return step if not time else f"{step}:again:{time}"
 
 
 def probe_of(step: str) -> str:

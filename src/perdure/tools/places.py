@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from perdure.effects.promises import ProcessScope, TurnScope
-from perdure.ids import CallId, EffectId, join
+from perdure.ids import CallId, EffectId, SessionId, join
 from perdure.vocab.causes import CausalRef, ProcessCause, ToolCallCause
 from perdure.vocab.effects import Scope
-from perdure.vocab.refs import PROCESS_BODY, PartKind, call_body, part_id
+from perdure.vocab.refs import PROCESS_BODY, PartKind, call_body, inner_body, part_id
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
     """Where a body stands. `called` is what errors say of it, and `scope_id` where its promises live. The ids of its
-    parts begin with `body`, and their replay keys with `key_begins`.
+    parts begin with `body`, and their replay keys with `key_begins`. `inner`: it is inside another body.
     """
 
     called: str
@@ -25,6 +25,7 @@ class Place:
     body: str
     key_begins: tuple[str, ...]
     in_batch: bool = False
+    inner: bool = False
 
     def part(self, kind: PartKind, name: str) -> EffectId:
         """The id of one part of the body."""
@@ -48,6 +49,19 @@ def call_place(scope: TurnScope, turn_index: int, iteration: int, index: int, ca
         cause=ToolCallCause(session_id=scope.session, call_id=call),
         body=call_body(iteration, index),
         key_begins=(scope.id, "tool", call),
+    )
+
+
+def inner_place(above: Place, session: SessionId, step: str, call: CallId, tool: str) -> Place:
+    """The body that a step of another one runs."""
+    return replace(
+        above,
+        called=f"the tool {tool}",
+        call=call,
+        cause=ToolCallCause(session_id=session, call_id=call),
+        body=inner_body(above.body, step),
+        key_begins=(above.scope_id, "tool", call),
+        inner=True,
     )
 
 

@@ -59,6 +59,10 @@ class Spawner(Protocol):
         """Nobody waits for a child any more."""
         ...
 
+    def of_call(self, call: str) -> Spawner:
+        """Who starts children for the body of another call, inside this one."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class Subagent:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import lru_cache
 from typing import Literal, get_args
 
@@ -84,13 +85,15 @@ _PARTS: dict[str, PartKind] = {kind: kind for kind in get_args(PartKind)}
 class PartRef(msgspec.Struct, frozen=True, gc=False):
     """A named part of a call's body. It belongs to the call, whichever attempt came to it first.
 
-    Of a process's body, if the iteration is -1: no call has that.
+    Of a process's body, if the iteration is -1: no call has that. If it is `inside` something, it is a part of the body
+    that the step of that name runs.
     """
 
     iteration: int
     index: int
     kind: PartKind
     name: str
+    inside: str = ""
 
     @property
     def of_process(self) -> bool:
@@ -99,21 +102,26 @@ class PartRef(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def id(self) -> EffectId:
-        """`c{iteration}.{index}/{kind}:{name}`; the name comes last, so that it may hold anything."""
+        """`c{iteration}.{index}/{kind}:{name}`, and `c{iteration}.{index}~{step}/{kind}:{name}` inside a step; the name
+        comes last, so that it may hold anything."""
         body = PROCESS_BODY if self.of_process else call_body(self.iteration, self.index)
-        return part_id(body, self.kind, self.name)
+        return part_id(inner_body(body, self.inside) if self.inside else body, self.kind, self.name)
 
     @staticmethod
     def parse(effect: EffectId) -> PartRef:
         """The inverse of `id`."""
-        call, _, part = effect.partition("/")
+        body, _, part = effect.partition("/")
+        call, _, step = body.partition("~")
         kind, _, name = part.partition(":")
+        inside = step.replace("%2F", "/").replace("%25", "%")
         try:
             iteration, index = (int(n) for n in call[1:].split(".")) if call != PROCESS_BODY else (-1, 0)
-            return PartRef(iteration, index, _PARTS[kind], name)
+            return PartRef(iteration, index, _PARTS[kind], name, inside)
         except (ValueError, KeyError):
             raise Error(Code.TURN_EVENT_UNEXPECTED, f"{effect!r} is not the id of a part of a call") from None
 
+
+_AGAIN = re.compile(r":again:\d+\Z")
 
 PROCESS_BODY = "p"
 """What the ids of the parts of a process begin with: `p/step:fetch`."""
@@ -122,6 +130,31 @@ PROCESS_BODY = "p"
 def call_body(iteration: int, index: int) -> str:
     """What the ids of the parts of a call begin with."""
     return f"c{iteration}.{index}"
+
+
+def inner_body(body: str, step: str) -> str:
+    """What the ids of the parts of a body begin with that a step of another body runs."""
+    return f"{body}~{step.replace('%', '%25').replace('/', '%2F')}"
+
+
+def outer_body(effect: EffectId) -> str:
+    """The body of the call that a part belongs to, whether it is a part of that or of one inside it."""
+    return effect.partition("/")[0].partition("~")[0]
+
+
+def is_within(effect: EffectId, body: str) -> bool:
+    """Whether it is a part of this body, or of one inside it. The body without a name is everybody's."""
+    return not body or effect.startswith((f"{body}/", f"{body}~"))
+
+
+def again(step: str, time: int) -> str:
+    """The name of the step that runs a call for the n-th time, from 0."""
+    return step if not time else f"{step}:again:{time}"
+
+
+def first_time(step: str) -> str:
+    """The name of the step that ran the same call for the first time: whatever it runs belongs to that."""
+    return _AGAIN.sub("", step)
 
 
 def part_id(body: str, kind: PartKind, name: str) -> EffectId:

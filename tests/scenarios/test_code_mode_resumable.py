@@ -1,0 +1,1146 @@
+"""Resumable tools as functions of a program: each call has a body of its own, inside that of the program."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Sequence
+
+import pytest
+
+from perdure import (
+    Agent,
+    Code,
+    Error,
+    OutcomeUnknown,
+    RetryPolicy,
+    Runtime,
+    Session,
+    ToolContext,
+    ToolError,
+    Tuning,
+    Work,
+    tool,
+)
+from perdure.codec import Json
+from perdure.codemode import Limits, code_mode
+from perdure.codemode.machine import Machine
+from perdure.codemode.pauses import Pause
+from perdure.models.scripted import ScriptedModel, call, say
+from perdure.runtime.programs import ProgramsClient
+from perdure.tools.clients.dispatch import ChildCall
+from perdure.tools.decorator import AnyTool
+from perdure.vocab.messages import AttachmentRef
+from perdure.vocab.outcomes import DurableStepOutcome
+from perdure.vocab.records import EffectSettled
+from tests.scenarios.conftest import Desk, NewStore, until
+from tests.scenarios.test_bodies import HURRIED, ids, parked, recorded
+from tests.scenarios.test_code_mode import asked, check, paying, run, script, shop, told
+
+GATHER = "import asyncio\n"
+SAFE = """
+import asyncio
+async def safe(one):
+    try:
+        return await one
+    except RuntimeError as problem:
+        return str(problem).split(":")[0]
+"""
+
+
+class Press:
+    """Publishes: renders, is reviewed, uploads; and remembers what it really did."""
+
+    def __init__(self) -> None:
+        self.did: list[str] = []
+        self.entered: Counter[str] = Counter()
+
+    async def _do(self, what: str) -> str:
+        self.did.append(what)
+        return f"{what}!"
+
+    def tool(self, **options: Json) -> AnyTool:
+        @tool(effect="resumable", **options)
+        async def publish(ctx: ToolContext, doc: str) -> str:
+            """Publish a document once it was reviewed."""
+            self.entered[doc] += 1
+            page = await ctx.step("render", self._do, f"render {doc}")
+            verdict = await ctx.event(f"review {doc}")
+            await ctx.step("upload", self._do, f"upload {doc}", effect="idempotent")
+            return f"{page} {verdict}"
+
+        return publish
+
+
+async def finished(session: Session) -> None:
+    async def over() -> bool:
+        return (await session.why()).status == "idle"
+
+    await until(over, seconds=30)
+
+
+async def opened(desk: Desk, code: str, *tools: AnyTool, tuning: Tuning = HURRIED) -> tuple[Runtime, Session]:
+    rt = await desk.open(script(code), *tools, code_mode(), tuning=tuning)
+    session = await rt.session("s", agent="a")
+    await session.send("go", key="go")
+    return rt, session
+
+
+def nested(marks: Sequence[str]) -> list[str]:
+    """What was recorded of the bodies inside the program, and of the steps that run them."""
+    return [mark for mark in marks if "~" in mark or "/step:call" in mark]
+
+
+# --- steps and waits
+
+
+async def test_a_body_inside_a_program_records_its_parts_under_its_own_call(desk: Desk) -> None:
+    press = Press()
+    rt, session = await opened(desk, "a = buy(1)\n[a, publish(doc='x'), buy(2)]", press.tool(), *shop([]))
+    await recorded(session, ">c1.0~call:2/event:review x")
+    await session.resolve("review x", "fine")
+    await finished(session)
+    assert await told(session) == [{"result": ["bought 1", "render x! fine", "bought 2"]}]
+    assert nested(await ids(session)) == [
+        ">c1.0/step:call:1",
+        "<c1.0/step:call:1",
+        ">c1.0/step:call:2",
+        ">c1.0~call:2/step:render",
+        "<c1.0~call:2/step:render",
+        ">c1.0~call:2/event:review x",
+        "<c1.0~call:2/event:review x",
+        "<c1.0~call:2/step:upload",
+        "<c1.0/step:call:2",
+        ">c1.0/step:call:3",
+        "<c1.0/step:call:3",
+    ]
+    assert press.did == ["render x", "upload x"]
+    await check(rt)
+
+
+@pytest.mark.parametrize("patience", [0.0, 30.0])
+async def test_what_it_waits_for_parks_the_turn_and_wakes_it(desk: Desk, patience: float) -> None:
+    press = Press()
+    rt, session = await opened(desk, "publish(doc='x')", press.tool(), tuning=Tuning(patience_s=patience))
+    await recorded(session, ">c1.0~call:1/event:review x")
+    if not patience:
+        await parked(rt, session)
+    await session.resolve("review x", "fine")
+    await finished(session)
+    assert await told(session) == [{"result": "render x! fine"}]
+    assert press.did == ["render x", "upload x"]
+    assert press.entered["x"] == (1 if patience else 2)
+    await check(rt)
+
+
+async def test_a_sleep_inside_keeps_its_moment(desk: Desk) -> None:
+    naps: list[str] = []
+
+    @tool(effect="resumable")
+    async def nap(ctx: ToolContext) -> str:
+        """Sleep."""
+        naps.append("entered")
+        await ctx.sleep("a while", 0.3)
+        return ctx.now().isoformat()
+
+    rt, session = await opened(desk, "[nap(), nap()]", nap)
+    await finished(session)
+    [output] = await told(session)
+    assert isinstance(output, dict)
+    assert output["result"] == sorted(output["result"])
+    assert len(naps) == 4, "each was parked once"
+    marks = await ids(session)
+    assert [mark for mark in marks if "sleep:" in mark] == [
+        f"{side}c1.0~call:{n}/sleep:a while" for n in (1, 2) for side in "><"
+    ]
+    await check(rt)
+
+
+@pytest.mark.parametrize("patience", [0.0, 30.0])
+@pytest.mark.parametrize("order", ["abc", "cab"])
+async def test_three_that_are_gathered_each_wait_for_their_own(desk: Desk, patience: float, order: str) -> None:
+    press = Press()
+    code = GATHER + "await asyncio.gather(*[publish(doc=d) for d in 'abc'])"
+    rt, session = await opened(desk, code, press.tool(), tuning=Tuning(patience_s=patience))
+    for n, doc in enumerate("abc", 1):
+        await recorded(session, f">c1.0~call:{n}/event:review {doc}")
+    for doc in order:
+        await session.resolve(f"review {doc}", f"fine {doc}")
+        await recorded(session, f"<c1.0/step:call:{'abc'.index(doc) + 1}")
+    await finished(session)
+    assert await told(session) == [{"result": [f"render {d}! fine {d}" for d in "abc"]}]
+    assert sorted(press.did) == [f"{what} {d}" for what in ("render", "upload") for d in "abc"]
+    if patience:
+        assert press.entered == Counter("abc")
+    await check(rt)
+
+
+async def test_one_that_works_beside_one_that_waits_keeps_the_turn_in_memory(desk: Desk) -> None:
+    press, working, go_on = Press(), asyncio.Event(), asyncio.Event()
+
+    async def hard() -> str:
+        working.set()
+        await go_on.wait()
+        return "worked"
+
+    @tool(effect="resumable")
+    async def work(ctx: ToolContext) -> str:
+        """Work."""
+        return await ctx.step("hard", hard)
+
+    rt, session = await opened(desk, GATHER + "await asyncio.gather(publish(doc='x'), work())", press.tool(), work)
+    await recorded(session, ">c1.0~call:1/event:review x")
+    await working.wait()
+    await asyncio.sleep(0.1)  # as long as it would take to park
+    assert rt.has_in_hand(session.stream)
+    assert press.entered["x"] == 1
+    go_on.set()
+    await parked(rt, session)
+    await session.resolve("review x", "fine")
+    await finished(session)
+    assert await told(session) == [{"result": ["render x! fine", "worked"]}]
+    await check(rt)
+
+
+async def test_a_body_inside_that_waits_in_tasks_of_its_own_is_parked_and_goes_on(desk: Desk) -> None:
+    entered: list[str] = []
+
+    @tool(effect="resumable")
+    async def both(ctx: ToolContext) -> Json:
+        """Wait for two."""
+        entered.append("both")
+        return await asyncio.gather(ctx.event("one"), ctx.event("two"))
+
+    rt, session = await opened(desk, "both()", both)
+    await parked(rt, session)
+    await session.resolve("one", 1)
+    await session.resolve("two", 2)
+    await finished(session)
+    assert await told(session) == [{"result": [1, 2]}]
+    assert len(entered) > 1
+    await check(rt)
+
+
+async def test_two_bodies_may_wait_for_one_event(desk: Desk) -> None:
+    @tool(effect="resumable")
+    async def wait(ctx: ToolContext) -> Json:
+        """Wait."""
+        return await ctx.event("go")
+
+    rt, session = await opened(desk, GATHER + "await asyncio.gather(wait(), wait())", wait)
+    await recorded(session, ">c1.0~call:2/event:go")
+    await session.resolve("go", 7)
+    await finished(session)
+    assert await told(session) == [{"result": [7, 7]}]
+    await check(rt)
+
+
+async def test_time_and_chance_are_each_bodys_own_and_the_same_on_every_entry(desk: Desk) -> None:
+    seen: dict[int, set[str]] = {1: set(), 2: set()}
+
+    @tool(effect="resumable")
+    async def draw(ctx: ToolContext, n: int) -> str:
+        """Draw."""
+        seen[n].add(f"{ctx.uuid()} {ctx.now()} {ctx.random()}")
+        await ctx.event(f"go {n}")
+        return str(ctx.uuid())
+
+    rt, session = await opened(desk, GATHER + "await asyncio.gather(draw(1), draw(2))", draw)
+    await parked(rt, session)
+    await session.resolve("go 1", None)
+    await session.resolve("go 2", None)
+    await finished(session)
+    assert [len(one) for one in seen.values()] == [1, 1]
+    assert seen[1] != seen[2]
+    await check(rt)
+
+
+async def test_another_worker_goes_on_inside(desk: Desk) -> None:
+    press, sold = Press(), list[int]()
+    code = "a = buy(1)\n[a, publish(doc='x'), buy(2)]"
+    rt, session = await opened(desk, code, press.tool(), *shop(sold))
+    await parked(rt, session)
+    await rt.drain()
+    later = await desk.open(script(code), press.tool(), *shop(sold), code_mode(), tuning=HURRIED)
+    session = await later.session("s", agent="a")
+    await session.resolve("review x", "fine")
+    await finished(session)
+    assert await told(session) == [{"result": ["bought 1", "render x! fine", "bought 2"]}]
+    assert press.did == ["render x", "upload x"]
+    assert sold == [1, 2]
+    await check(later)
+
+
+async def test_what_the_program_does_not_await_runs_to_its_end_and_is_told(desk: Desk) -> None:
+    press = Press()
+    code = GATHER + "left = [publish(doc='x')]\nif False:\n    await asyncio.gather(*left)\n'over'"
+    rt, session = await opened(desk, code, press.tool())
+    await parked(rt, session)
+    await session.resolve("review x", "fine")
+    await finished(session)
+    note = "Call 1 (publish) was made and not awaited; it ended with: render x! fine."
+    assert await told(session) == [{"result": "over", "note": note}]
+    await check(rt)
+
+
+# --- how it ends
+
+
+async def test_a_failure_is_an_error_in_the_program(desk: Desk) -> None:
+    async def no() -> None:
+        raise ToolError("no paper", code="out_of_paper")
+
+    @tool(effect="resumable")
+    async def publish(ctx: ToolContext, how: str) -> str:
+        """Publish."""
+        if how == "step":
+            await ctx.step("render", no)
+        if how == "broken":
+            raise ValueError("private")
+        raise ToolError("too long", code="too_long")
+
+    code = "r = []\nfor how in ('step', 'tool', 'broken'):\n    try:\n        publish(how=how)\n"
+    code += "    except RuntimeError as e:\n        r.append(str(e))\nr"
+    [output] = await run(desk, code, tools=[publish])
+    assert isinstance(output, dict)
+    step, tool_error, broken = output["result"]
+    assert (step, tool_error) == ("out_of_paper: no paper", "too_long: too long")
+    assert broken.startswith("internal_error")
+    assert "private" not in str(output)
+
+
+async def test_a_retried_attempt_replays_the_steps_of_the_one_before(desk: Desk) -> None:
+    press, attempts = Press(), list[tuple[int, int, str]]()
+
+    @tool(effect="resumable", retries=RetryPolicy(kind="idempotent", max_attempts=2, base_delay_ms=10))
+    async def publish(ctx: ToolContext, doc: str) -> str:
+        """Publish."""
+        attempts.append((ctx.attempt, ctx.max_attempts, ctx.idempotency_key))
+        page = await ctx.step("render", press._do, f"render {doc}")  # pyright: ignore[reportPrivateUsage] - its own kind
+        if ctx.attempt == 1:
+            raise ToolError("not yet", retry_safe=True)
+        await ctx.event("go")
+        return f"{page} at attempt {ctx.attempt}"
+
+    rt, session = await opened(desk, "publish(doc='x')", publish)
+    await recorded(session, ">c1.0~call:1/event:go")
+    await parked(rt, session)
+    await session.resolve("go", None)
+    await finished(session)
+    assert await told(session) == [{"result": "render x! at attempt 2"}]
+    assert press.did == ["render x"]
+    assert [(n, most) for n, most, _ in attempts] == [(1, 2), (2, 2), (2, 2)]
+    assert len({key for *_, key in attempts}) == 1
+    await check(rt)
+
+
+async def test_what_it_left_running_is_waited_for_before_its_call_ends(desk: Desk) -> None:
+    done, begun = list[str](), asyncio.Event()
+
+    async def slow() -> str:
+        begun.set()
+        await asyncio.sleep(0.05)
+        done.append("slow")
+        return "slow"
+
+    @tool(effect="resumable")
+    async def hasty(ctx: ToolContext) -> str:
+        """Do not wait."""
+        left = asyncio.create_task(ctx.step("slow", slow))
+        await begun.wait()
+        assert not left.done()
+        return "hasty"
+
+    rt, session = await opened(desk, "hasty()", hasty)
+    await finished(session)
+    assert done == ["slow"]
+    marks = nested(await ids(session))
+    assert marks.index("<c1.0~call:1/step:slow") < marks.index("<c1.0/step:call:1")
+    await check(rt)
+
+
+async def test_misuse_inside_is_told_to_the_program_and_the_next_call_is_fine(desk: Desk) -> None:
+    async def one() -> int:
+        return 1
+
+    @tool(effect="resumable")
+    async def twice(ctx: ToolContext, name: str) -> int:
+        """The same name twice."""
+        return await ctx.step("a", one) + await ctx.step(name, one)
+
+    code = SAFE + "[await safe(twice(name='a')), await safe(twice(name='b'))]"
+    assert await run(desk, code, tools=[twice]) == [{"result": ["durable_effect_duplicate_step_id", 2]}]
+
+
+# --- doubt
+
+
+async def cut_off(new_store: NewStore, code: str, tools: Sequence[AnyTool], begun: asyncio.Event) -> list[Json]:
+    """A worker stops in the middle of a step; another one goes on."""
+    agent = [Agent("a", model=script(code), tools=[*tools, code_mode()])]
+    async with Runtime(new_store(), agents=agent, tuning=Tuning(drain_s=0)) as rt:
+        await (await rt.session("s", agent="a")).send("go", key="go")
+        await asyncio.wait_for(begun.wait(), 20)
+    async with Runtime(new_store(), agents=agent) as rt:
+        session = await rt.session("s", agent="a")
+        await (await session.send("go", key="go")).result(20)
+        await check(rt)
+        return await told(session)
+
+
+def stuck(ran: list[str], begun: asyncio.Event, *, catches: bool = False, effect: str = "once") -> AnyTool:
+    async def pay(n: int) -> int:
+        ran.append(f"pay {n}")
+        if not begun.is_set():
+            begun.set()
+            await asyncio.Event().wait()
+        return n
+
+    @tool(effect="resumable")
+    async def settle(ctx: ToolContext, n: int) -> str:
+        """Pay."""
+        try:
+            return f"paid {await ctx.step('pay', pay, n, effect=effect)}"  # pyright: ignore[reportArgumentType] - one of them
+        except OutcomeUnknown:
+            if not catches:
+                raise
+            return "looked it up"
+
+    return settle
+
+
+async def test_a_once_step_that_was_cut_off_is_in_doubt_and_so_is_its_call(new_store: NewStore) -> None:
+    ran, begun = list[str](), asyncio.Event()
+    code = SAFE + "[await safe(settle(1)), await safe(settle(2))]"
+    [output] = await cut_off(new_store, code, [stuck(ran, begun)], begun)
+    assert isinstance(output, dict)
+    assert output["result"] == ["outcome_unknown", "paid 2"]
+    assert output["note"] == "Nobody knows whether call 1 (settle) took effect, so do not repeat it."
+    assert ran == ["pay 1", "pay 2"]
+
+
+async def test_its_own_tool_may_settle_the_doubt(new_store: NewStore) -> None:
+    ran, begun = list[str](), asyncio.Event()
+    tools = [stuck(ran, begun, catches=True)]
+    assert await cut_off(new_store, "settle(1)", tools, begun) == [{"result": "looked it up"}]
+    assert ran == ["pay 1"]
+
+
+async def test_an_idempotent_step_that_was_cut_off_runs_again(new_store: NewStore) -> None:
+    ran, begun = list[str](), asyncio.Event()
+    tools = [stuck(ran, begun, effect="idempotent")]
+    assert await cut_off(new_store, "settle(1)", tools, begun) == [{"result": "paid 1"}]
+    assert ran == ["pay 1", "pay 1"]
+
+
+# --- people
+
+
+@pytest.mark.parametrize("patience", [0.0, 30.0])
+async def test_it_begins_when_somebody_allows_it_and_keeps_the_arguments_they_gave(desk: Desk, patience: float) -> None:
+    press = Press()
+    tuning = Tuning(patience_s=patience)
+    rt, session = await opened(desk, "publish(doc='x')", press.tool(approve=True), tuning=tuning)
+    question = await asked(rt)
+    assert press.did == []
+    await rt.approvals.approve(question, by="ana", edit={"doc": "y"})
+    await recorded(session, ">c1.0~call:1/event:review y")
+    if not patience:
+        await parked(rt, session)
+    assert (await rt.approvals.get(question)).used_at is not None
+    await session.resolve("review y", "fine")
+    await finished(session)
+    [output] = await told(session)
+    assert isinstance(output, dict)
+    assert output["result"] == "render y! fine"
+    assert 'ana changed the arguments of call 1 (publish) to {"doc":"y"}.' in output["note"]
+    assert press.did == ["render y", "upload y"]
+    await check(rt)
+
+
+async def test_a_denied_one_is_an_error_in_the_program(desk: Desk) -> None:
+    press = Press()
+    rt, session = await opened(desk, SAFE + "await safe(publish(doc='x'))", press.tool(approve=True))
+    await rt.approvals.deny(await asked(rt), by="ana")
+    await finished(session)
+    assert await told(session) == [{"result": "approval_denied"}]
+    assert press.entered.total() == 0
+    await check(rt)
+
+
+async def test_what_began_with_leave_goes_on_with_it_though_its_tool_needs_none_any_more(desk: Desk) -> None:
+    press = Press()
+    rt, session = await opened(desk, "publish(doc='x')", press.tool(approve=True))
+    await rt.approvals.approve(await asked(rt), by="ana", edit={"doc": "y"})
+    await recorded(session, ">c1.0~call:1/event:review y")
+    await parked(rt, session)
+    await rt.drain()
+    later = await desk.open(script(""), press.tool(), code_mode(), tuning=HURRIED)
+    session = await later.session("s", agent="a")
+    await session.resolve("review y", "fine")
+    await finished(session)
+    assert press.did == ["render y", "upload y"]
+    await check(later)
+
+
+async def test_what_began_without_leave_is_not_asked_about_later(desk: Desk) -> None:
+    press = Press()
+    rt, session = await opened(desk, "publish(doc='x')", press.tool())
+    await parked(rt, session)
+    await rt.drain()
+    later = await desk.open(script(""), press.tool(approve=True), code_mode(), tuning=HURRIED)
+    session = await later.session("s", agent="a")
+    await session.resolve("review x", "fine")
+    await finished(session)
+    assert press.did == ["render x", "upload x"]
+    await check(later)
+
+
+async def test_a_body_inside_may_ask_people_itself(desk: Desk) -> None:
+    @tool(effect="resumable")
+    async def sign(ctx: ToolContext) -> str:
+        """Have it signed."""
+        decision = await ctx.dispatch.ask("really", "sign (asks)", {"text": "sure?"})
+        return decision.verdict if decision else "nobody"
+
+    rt, session = await opened(desk, "[sign(), sign()]", sign)
+    for n in (1, 2):
+        await recorded(session, f">c1.0~call:{n}/approval:really")
+        question = await asked(rt)
+        await parked(rt, session)
+        [waiting] = await session.pending()
+        assert (waiting.kind, waiting.tool) == ("approval", "sign (asks)")
+        await rt.approvals.approve(question, by="ana")
+    await finished(session)
+    assert await told(session) == [{"result": ["approve", "approve"]}]
+    await check(rt)
+
+
+# --- what it may not
+
+
+@pytest.mark.parametrize("how", ["call", "batch"])
+async def test_a_body_inside_calls_no_other_tools_and_is_told_so(desk: Desk, how: str) -> None:
+    sold: list[int] = []
+
+    @tool(effect="resumable")
+    async def shopping(ctx: ToolContext) -> str:
+        """Buy through another tool."""
+        asked_for = ChildCall("buy", {"item": 1})
+        if how == "call":
+            await ctx.dispatch.call(asked_for, step="buying")
+        else:
+            await ctx.dispatch.batch([asked_for])
+        return "bought"
+
+    code = "try:\n    shopping()\nexcept RuntimeError as e:\n    r = str(e)\nr"
+    [output] = await run(desk, code, tools=[shopping, *shop(sold)])
+    assert output == {
+        "result": "nested_too_deep: shopping was called by another tool or a program, and calls no other tools from "
+        "there; nothing was run. Make those calls where it was called from, or have the model call it."
+    }
+    assert sold == []
+
+
+async def test_a_resumable_tool_is_refused_in_a_batch(desk: Desk) -> None:
+    press = Press()
+
+    @tool(effect="resumable")
+    async def do(ctx: ToolContext) -> Json:
+        """Do it."""
+        return [(one.error_code, str(one.output)) for one in await ctx.dispatch.batch([ChildCall("publish")])]
+
+    rt = await desk.open(ScriptedModel(call("do"), say("ok")), do, press.tool())
+    session = await rt.session("s", agent="a")
+    await session.ask("go")
+    [[[code, text]]] = await told(session)
+    assert code == "nested_effect_not_recorded"
+    assert "by themselves (ctx.dispatch.call, or in a program)" in text
+    assert press.entered.total() == 0
+
+
+async def test_a_program_is_no_function_of_another_program(desk: Desk) -> None:
+    rt = await desk.open(script("other(code='1')", "2"), code_mode(), code_mode(name="other"))
+    session = await rt.session("s", agent="a")
+    await session.ask("go")
+    [refused, after] = await told(session)
+    assert "nested_too_deep: other is no function of a program: write what it shall do into this one" in str(refused)
+    assert after == {"result": 2}
+    await check(rt)
+
+
+async def test_a_resumable_tool_may_be_called_from_any_resumable_body(desk: Desk) -> None:
+    press = Press()
+
+    @tool(effect="resumable")
+    async def do(ctx: ToolContext) -> Json:
+        """Do it."""
+        ended = await ctx.dispatch.call(ChildCall("publish", {"doc": "x"}), step="a/b ~%")
+        return [ended.value, ended.error_code]
+
+    rt = await desk.open(ScriptedModel(call("do"), say("ok")), do, press.tool(), tuning=HURRIED)
+    session = await rt.session("s", agent="a")
+    await session.send("go")
+    await parked(rt, session)
+    [waiting] = await session.pending()
+    assert (waiting.kind, waiting.id, waiting.tool) == ("event", "review x", "publish")
+    await session.resolve("review x", "fine")
+    await finished(session)
+    assert await told(session) == [["render x! fine", None]]
+    assert press.did == ["render x", "upload x"]
+    assert "<c1.0~a%2Fb ~%25/step:render" in await ids(session)
+    await check(rt)
+
+
+# --- cancelling, pausing, limits
+
+
+async def outcome(session: Session, id: str) -> DurableStepOutcome:
+    [found] = [
+        row.record for row in await session.rows() if isinstance(row.record, EffectSettled) and row.record.id == id
+    ]
+    assert isinstance(found.outcome, DurableStepOutcome)
+    return found.outcome
+
+
+@pytest.mark.parametrize("is_parked", [True, False])
+async def test_a_cancelled_turn_ends_the_bodies_inside(desk: Desk, is_parked: bool) -> None:
+    press = Press()
+    code = GATHER + "await asyncio.gather(publish(doc='x'), publish(doc='y'))"
+    tuning = Tuning(patience_s=0.0 if is_parked else 30.0)
+    rt, session = await opened(desk, code, press.tool(), tuning=tuning)
+    await recorded(session, ">c1.0~call:2/event:review y")
+    if is_parked:
+        await parked(rt, session)
+    await session.cancel()
+    await finished(session)
+    for n in (1, 2):
+        ended = await outcome(session, f"c1.0/step:call:{n}")
+        assert ended.error is not None
+        assert (ended.error.code, ended.error.message) == (
+            "tool_cancelled",
+            "it was stopped before its end; the steps it had finished stand",
+        )
+    with pytest.raises(Error) as refused:
+        await session.resolve("review x", "fine")
+    assert refused.value.code is Code.AWAIT_EVENT_UNKNOWN_OR_REVOKED
+    assert "the steps it had finished stand" in str(await told(session))
+    assert sorted(press.did) == ["render x", "render y"]
+    await check(rt)
+
+
+async def test_a_turn_that_is_cancelled_in_a_step_inside_is_in_doubt_about_it(desk: Desk) -> None:
+    ran, begun = list[str](), asyncio.Event()
+    rt, session = await opened(desk, "settle(1)", stuck(ran, begun))
+    await asyncio.wait_for(begun.wait(), 20)
+    await session.cancel()
+    await finished(session)
+    inner = await outcome(session, "c1.0~call:1/step:pay")
+    assert inner.in_doubt is not None
+    around = await outcome(session, "c1.0/step:call:1")
+    assert around.in_doubt is not None
+    assert around.in_doubt.message == "it was stopped during the step pay"
+    assert "the turn was cancelled during the step pay" in str(await told(session))
+    await check(rt)
+
+
+async def test_a_paused_session_goes_on_inside_when_it_is_resumed(desk: Desk) -> None:
+    press = Press()
+    rt, session = await opened(desk, "publish(doc='x')", press.tool())
+    await parked(rt, session)
+    await session.pause()
+    await session.resolve("review x", "fine")
+    await asyncio.sleep(0.2)
+    assert press.did == ["render x"]
+    await session.resume()
+    await finished(session)
+    assert await told(session) == [{"result": "render x! fine"}]
+    assert press.did == ["render x", "upload x"]
+    await check(rt)
+
+
+async def test_a_program_that_reaches_its_limit_lets_what_it_called_come_to_its_end(desk: Desk) -> None:
+    press = Press()
+    code = GATHER + "a = [publish(doc='x')]\nwhile True:\n    price(1)\nawait asyncio.gather(*a)"
+    rt = await desk.open(script(code), press.tool(), *shop([]), code_mode(limits=Limits(calls=5)), tuning=HURRIED)
+    session = await rt.session("s", agent="a")
+    await session.send("go")
+    await parked(rt, session)
+    await session.resolve("review x", "fine")
+    await finished(session)
+    assert "program_limit_exceeded" in str(await told(session))
+    assert press.did == ["render x", "upload x"]
+    await check(rt)
+
+
+async def test_serial_ones_run_one_after_the_other_also_while_they_wait(desk: Desk) -> None:
+    press = Press()
+    code = GATHER + "await asyncio.gather(publish(doc='x'), publish(doc='y'))"
+    rt, session = await opened(desk, code, press.tool(serial=True))
+    await recorded(session, ">c1.0~call:1/event:review x")
+    await parked(rt, session)
+    assert press.did == ["render x"]
+    await session.resolve("review x", "fine")
+    await recorded(session, ">c1.0~call:2/event:review y")
+    assert press.did == ["render x", "upload x", "render y"]
+    await session.resolve("review y", "fine")
+    await finished(session)
+    assert await told(session) == [{"result": ["render x! fine", "render y! fine"]}]
+    await check(rt)
+
+
+@pytest.mark.parametrize("also", [{}, {"tool:run_python": 1}])
+async def test_it_holds_no_permit_while_it_waits(desk: Desk, also: dict[str, int]) -> None:
+    inside, most = 0, 0
+
+    async def touch(n: int) -> int:
+        nonlocal inside, most
+        inside += 1
+        most = max(most, inside)
+        await asyncio.sleep(0.02)
+        inside -= 1
+        return n
+
+    @tool(effect="resumable")
+    async def visit(ctx: ToolContext, n: int) -> int:
+        """Touch it, wait for the one behind, touch it again."""
+        await ctx.step("first", touch, n)
+        if n < 3:
+            await ctx.event(f"go {n}")
+        return await ctx.step("second", touch, n)
+
+    code = GATHER + "await asyncio.gather(visit(1), visit(2), visit(3))"
+    work = Work(limits={"tool:visit": 1, **also})
+    rt = await desk.open(script(code), visit, code_mode(), worker=work, tuning=Tuning(patience_s=30.0))
+    session = await rt.session("s", agent="a")
+    await session.send("go")
+    await recorded(session, "<c1.0/step:call:3")  # though the two before it wait
+    for n in (2, 1):
+        await session.resolve(f"go {n}", None)
+        await recorded(session, f"<c1.0/step:call:{n}")
+    await finished(session)
+    assert await told(session) == [{"result": [1, 2, 3]}]
+    assert most == 1 or also
+    assert inside == 0
+
+    async def given_back() -> bool:
+        return not await rt.store.permits()
+
+    await until(given_back)
+    await check(rt)
+
+
+async def test_a_call_that_runs_out_of_time_does_not_end_the_program_around_it(desk: Desk) -> None:
+    @tool(timeout=0.05)
+    async def slow() -> str:
+        """Too slow."""
+        await asyncio.Event().wait()
+        return "never"
+
+    press, sold = Press(), list[int]()
+    code = SAFE + "[await safe(slow()), buy(1), await publish(doc='x')]"
+    rt, session = await opened(desk, code, slow, press.tool(), *shop(sold))
+    await recorded(session, ">c1.0~call:3/event:review x")
+    await session.resolve("review x", "fine")
+    await finished(session)
+    [output] = await told(session)
+    assert isinstance(output, dict)
+    assert output["result"] == ["outcome_unknown", "bought 1", "render x! fine"]
+    await check(rt)
+
+
+# --- what is kept is a cache
+
+
+@pytest.mark.parametrize("kept", [True, False])
+async def test_a_program_that_runs_again_enters_only_what_has_not_ended(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, kept: bool
+) -> None:
+    press, sold = Press(), list[int]()
+    code = GATHER + "a = await asyncio.gather(publish(doc='x'), publish(doc='y'))\n[a, buy(1), publish(doc='z')]"
+    rt, session = await opened(desk, code, press.tool(), *shop(sold))
+    await recorded(session, ">c1.0~call:2/event:review y")
+    await parked(rt, session)
+    if not kept:
+
+        async def gone(_: ProgramsClient, __: str) -> bytes | None:
+            return None
+
+        monkeypatch.setattr(ProgramsClient, "fetch", gone)
+    await session.resolve("review y", "fine")
+    await recorded(session, "<c1.0/step:call:2")
+    await parked(rt, session)
+    entered = press.entered["y"]
+    await session.resolve("review x", "fine")
+    await recorded(session, ">c1.0~call:4/event:review z")
+    await session.resolve("review z", "fine")
+    await finished(session)
+    fine = ["render x! fine", "render y! fine"]
+    assert await told(session) == [{"result": [fine, "bought 1", "render z! fine"]}]
+    assert sorted(press.did) == sorted(f"{what} {doc}" for what in ("render", "upload") for doc in "xyz")
+    assert sold == [1]
+    assert press.entered["y"] == entered, "what has ended is not entered again"
+    await check(rt)
+
+
+async def test_variables_come_from_running_earlier_programs_again_without_entering_a_body(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    press = Press()
+    model = ScriptedModel.by_input(
+        {
+            "one": [call("run_python", code="x = publish(doc='x')"), say("ok")],
+            "two": [call("run_python", code="x"), say("ok")],
+        }
+    )
+    rt = await desk.open(model, press.tool(), code_mode(), tuning=HURRIED)
+    session = await rt.session("s", agent="a")
+    sent = await session.send("one")
+    await parked(rt, session)
+    await session.resolve("review x", "fine")
+    await sent.result(20)
+    entered = press.entered["x"]
+
+    async def gone(_: ProgramsClient, __: str) -> bytes | None:
+        return None
+
+    monkeypatch.setattr(ProgramsClient, "fetch", gone)
+    await session.ask("two")
+    assert (await told(session))[1] == {"result": "render x! fine"}
+    assert press.entered["x"] == entered
+    await check(rt)
+
+
+async def test_a_program_that_runs_again_and_asks_for_something_else_ends_what_it_had_begun(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    press, run_machine, ran = Press(), Machine.run, list[str]()
+
+    async def other(machine: Machine, code: str) -> Pause:
+        ran.append(code)
+        return await run_machine(
+            machine, code if len(ran) == 1 else code.replace("publish(doc='y')", "publish(doc='q')")
+        )
+
+    async def gone(_: ProgramsClient, __: str) -> bytes | None:
+        return None
+
+    monkeypatch.setattr(Machine, "run", other)
+    monkeypatch.setattr(ProgramsClient, "fetch", gone)
+    code = GATHER + "await asyncio.gather(publish(doc='x'), publish(doc='y'))"
+    rt, session = await opened(desk, code, press.tool())
+    await recorded(session, ">c1.0~call:2/event:review y")
+    await parked(rt, session)
+    await session.resolve("review y", "fine")
+    await finished(session)
+    assert "replay_mismatch" in str(await told(session))
+    for n in (1, 2):
+        ended = await outcome(session, f"c1.0/step:call:{n}")
+        assert ended.error is not None
+        assert ended.error.code == "tool_cancelled"
+    assert sorted(press.did) == ["render x", "render y"]
+    await check(rt)
+
+
+# --- deploys
+
+
+async def deployed(desk: Desk, before: AnyTool, *after: AnyTool) -> tuple[Runtime, Session, Json]:
+    """A program waits inside `publish`; another worker with other tools goes on."""
+    code = SAFE + "[await safe(publish(doc='x')), buy(1)]"
+    rt, session = await opened(desk, code, before, *shop([]))
+    await recorded(session, ">c1.0~call:1/event:review x")
+    await parked(rt, session)
+    await rt.drain()
+    later = await desk.open(script(code), *after, *shop([]), code_mode(), tuning=HURRIED)
+    session = await later.session("s", agent="a")
+    await session.resolve("review x", "fine")
+    await finished(session)
+    [output] = await told(session)
+    await check(later)
+    return later, session, output
+
+
+async def test_a_renamed_step_runs_under_its_new_name(desk: Desk) -> None:
+    press, did = Press(), list[str]()
+
+    async def render(doc: str) -> str:
+        did.append(doc)
+        return f"new {doc}"
+
+    @tool(effect="resumable")
+    async def publish(ctx: ToolContext, doc: str) -> str:
+        """Publish a document once it was reviewed."""
+        page = await ctx.step("render anew", render, doc)
+        return f"{page} {await ctx.event(f'review {doc}')}"
+
+    _, session, output = await deployed(desk, press.tool(), publish)
+    assert output == {"result": ["new x fine", "bought 1"]}
+    assert (press.did, did) == (["render x"], ["x"])
+    assert "<c1.0~call:1/step:render anew" in await ids(session)
+
+
+async def test_a_step_that_is_given_something_else_ends_its_call_and_not_the_program(desk: Desk) -> None:
+    press, did = Press(), list[str]()
+
+    async def render(doc: str, size: str) -> str:
+        did.append(doc)
+        return size
+
+    @tool(effect="resumable")
+    async def publish(ctx: ToolContext, doc: str) -> str:
+        """Publish a document once it was reviewed."""
+        try:
+            return await ctx.step("render", render, doc, "A4")
+        except Error:
+            return "swallowed"
+
+    _, _, output = await deployed(desk, press.tool(), publish)
+    assert output == {"result": ["replay_mismatch", "bought 1"]}
+    assert (press.did, did) == (["render x"], [])
+
+
+async def test_a_tool_that_is_plain_by_now_runs_as_it_is(desk: Desk) -> None:
+    press = Press()
+
+    @tool
+    async def publish(doc: str) -> str:
+        """Publish a document once it was reviewed."""
+        return f"plainly {doc}"
+
+    _, _, output = await deployed(desk, press.tool(), publish)
+    assert output == {"result": ["plainly x", "bought 1"]}
+    assert press.did == ["render x"]
+
+
+async def test_a_tool_that_is_plain_and_no_coroutine_by_now_runs_as_it_is(desk: Desk) -> None:
+    @tool
+    def publish(doc: str) -> str:
+        """Publish a document once it was reviewed."""
+        return f"plainly {doc}"
+
+    _, _, output = await deployed(desk, Press().tool(), publish)
+    assert output == {"result": ["plainly x", "bought 1"]}
+
+
+async def test_a_tool_that_was_plain_for_a_while_goes_on_where_it_stood(desk: Desk) -> None:
+    press = Press()
+    code = "[publish(doc='x'), buy(1)]"
+    rt, session = await opened(desk, code, press.tool(), *shop([]))
+    await parked(rt, session)
+    await rt.drain()
+
+    @tool
+    async def publish(doc: str) -> str:
+        """Publish a document once it was reviewed."""
+        return "plainly"
+
+    # A worker with the plain one is there, and nothing happens meanwhile: a parked turn is nobody's.
+    between = await desk.open(script(code), publish, *shop([]), code_mode(), tuning=HURRIED)
+    await between.drain()
+    later = await desk.open(script(code), press.tool(), *shop([]), code_mode(), tuning=HURRIED)
+    session = await later.session("s", agent="a")
+    await session.resolve("review x", "fine")
+    await finished(session)
+    assert await told(session) == [{"result": ["render x! fine", "bought 1"]}]
+    assert press.did == ["render x", "upload x"]
+    await check(later)
+
+
+async def test_a_tool_that_was_plain_and_is_resumable_by_now_has_no_steps_in_this_turn(desk: Desk) -> None:
+    sold, press = list[int](), Press()
+
+    @tool(approve=True)
+    async def publish(doc: str) -> str:
+        """Publish a document once it was reviewed."""
+        return "plainly"
+
+    code = SAFE + "[await safe(publish(doc='x')), buy(1)]"
+    rt, session = await opened(desk, code, publish, *shop(sold))
+    question = await asked(rt)
+    await parked(rt, session)
+    await rt.drain()
+    later = await desk.open(script(code), press.tool(approve=True), *shop(sold), code_mode(), tuning=HURRIED)
+    await later.approvals.approve(question, by="ana")
+    session = await later.session("s", agent="a")
+    await finished(session)
+    assert await told(session) == [{"result": ["durable_effects_unavailable", "bought 1"]}]
+    assert press.did == []
+    await check(later)
+
+
+async def test_a_tool_that_is_gone_fails_its_call_and_tells_what_it_had_done(desk: Desk) -> None:
+    press = Press()
+    code = "try:\n    publish(doc='x')\nexcept RuntimeError as e:\n    r = str(e)\nr"
+    rt, session = await opened(desk, code, press.tool())
+    await parked(rt, session)
+    await rt.drain()
+    later = await desk.open(script(code), code_mode(), tuning=HURRIED)
+    session = await later.session("s", agent="a")
+    await session.resolve("review x", "fine")
+    await finished(session)
+    [output] = await told(session)
+    assert isinstance(output, dict)
+    assert output["result"].startswith("tool_removed: ")
+    assert "it had begun, and was not run to its end" in output["result"]
+    assert "Steps that are done: the step 'render'." in output["result"]
+    await check(later)
+
+
+# --- what else it reaches
+
+
+async def test_what_it_asks_a_model_is_recorded_under_it_and_counted_once(desk: Desk) -> None:
+    replies = {"go": [call("run_python", code=GATHER + "await asyncio.gather(judge('a'), judge('b'))"), say("done")]}
+    model = ScriptedModel.by_input({**replies, "a?": [say("yes a", exact=True)], "b?": [say("yes b", exact=True)]})
+
+    @tool(effect="resumable")
+    async def judge(ctx: ToolContext, what: str) -> str:
+        """Judge."""
+        said = await ctx.complete(f"{what}?", source="judge", key="verdict")
+        await ctx.event(f"go {what}")
+        return said
+
+    rt = await desk.open(model, judge, code_mode(), tuning=HURRIED)
+    session = await rt.session("s", agent="a")
+    sent = await session.send("go")
+    await parked(rt, session)
+    await session.resolve("go a", None)
+    await session.resolve("go b", None)
+    await sent.result(20)
+    assert await told(session) == [{"result": ["yes a", "yes b"]}]
+    bought = [one for one in await session.ledger() if one.source == "direct:judge"]
+    assert sorted(one.effect for one in bought) == [f"c1.0~call:{n}/direct:verdict" for n in (1, 2)]
+    assert await session.usage() == sum((one.usage for one in await session.ledger()), start=type(bought[0].usage)())
+    await check(rt)
+
+
+async def test_it_asks_other_agents_each_call_its_own(desk: Desk) -> None:
+    @tool(effect="resumable")
+    async def have_written(ctx: ToolContext, what: str) -> str:
+        """Have something written."""
+        text = await ctx.agent("writer").ask(f"write {what}")
+        await ctx.event(f"go {what}")
+        return text
+
+    code = GATHER + "await asyncio.gather(have_written('a'), have_written('b'))"
+    writer = Agent(
+        "writer",
+        model=ScriptedModel.by_input({f"write {x}": [say(f"{x} is written", exact=True)] for x in "ab"}),
+    )
+    agent = Agent("a", model=script(code), tools=[have_written, code_mode()])
+    rt = await desk.add([agent, writer], tuning=HURRIED)
+    session = await rt.session("s", agent="a")
+    sent = await session.send("go")
+    for n, what in ((1, "a"), (2, "b")):
+        await recorded(session, f">c1.0~call:{n}/event:go {what}")
+    await session.resolve("go a", None)
+    await session.resolve("go b", None)
+    await sent.result(20)
+    assert await told(session) == [{"result": ["a is written", "b is written"]}]
+    assert len([one for one in await rt.sessions() if one.name.startswith("sub-")]) == 2
+    await check(rt)
+
+
+async def test_a_cancelled_turn_lets_go_of_the_agents_that_are_asked_inside(desk: Desk) -> None:
+    asked_for, release = asyncio.Event(), asyncio.Event()
+
+    @tool(effect="pure")
+    async def think() -> str:
+        """Think."""
+        asked_for.set()
+        await release.wait()
+        return "thought"
+
+    @tool(effect="resumable")
+    async def have_written(ctx: ToolContext) -> str:
+        """Have something written."""
+        return await ctx.agent("writer").ask("write")
+
+    writer = Agent("writer", model=ScriptedModel(call("think"), say("written")), tools=[think])
+    agent = Agent("a", model=script("have_written()"), tools=[have_written, code_mode()])
+    rt = await desk.add([agent, writer], tuning=HURRIED)
+    session = await rt.session("s", agent="a")
+    sent = await session.send("go")
+    await asyncio.wait_for(asked_for.wait(), 20)
+    await session.cancel()
+    assert (await sent.result(20)).status == "stopped"
+    [child] = [one.name for one in await rt.sessions() if one.name.startswith("sub-")]
+
+    async def stopped() -> bool:
+        return any(getattr(row.record, "reason", "") == "cancelled" for row in await rt.existing(child).rows())
+
+    await until(stopped)
+    await check(rt)
+
+
+async def test_sessions_that_it_names_itself_have_the_same_name_on_every_entry(desk: Desk) -> None:
+    names: dict[int, list[str]] = {1: [], 2: []}
+
+    @tool(effect="resumable")
+    async def open_one(ctx: ToolContext, n: int) -> str:
+        """Open a session."""
+        names[n].append(await ctx.sessions.create_session())
+        await ctx.event(f"go {n}")
+        return "ok"
+
+    rt, session = await opened(desk, GATHER + "await asyncio.gather(open_one(1), open_one(2))", open_one)
+    await parked(rt, session)
+    for n in (2, 1):
+        await session.resolve(f"go {n}", None)
+        await recorded(session, f"<c1.0/step:call:{n}")
+    await finished(session)
+    assert [len(set(one)) for one in names.values()] == [1, 1]
+    assert names[1][0] != names[2][0]
+    await check(rt)
+
+
+async def test_bytes_that_it_attaches_are_kept(desk: Desk) -> None:
+    @tool(effect="resumable")
+    async def draw(ctx: ToolContext) -> int:
+        """Draw."""
+
+        async def paint() -> Json:
+            ref = await ctx.attachments.put(b"picture", "text/plain")
+            return [ref.hash, ref.media_type, ref.size]
+
+        hash, media_type, size = await ctx.step("paint", paint)
+        await ctx.event("go")
+        return len(await ctx.attachments.get(AttachmentRef(hash=hash, media_type=media_type, size=size)))
+
+    rt, session = await opened(desk, "draw()", draw)
+    await parked(rt, session)
+    await session.resolve("go", None)
+    await finished(session)
+    assert await told(session) == [{"result": 7}]
+    await check(rt)
+
+
+# --- what people are shown
+
+
+async def test_whoever_asks_why_is_told_of_the_tool_that_waits(desk: Desk) -> None:
+    rt, session = await opened(desk, "publish(doc='x')", Press().tool())
+    await parked(rt, session)
+    why = await session.why()
+    assert why.summary == "waiting for code 'program' of tool run_python; event 'review x' of tool publish"
+    [waiting] = await session.pending()
+    assert (waiting.kind, waiting.id, waiting.tool) == ("event", "review x", "publish")
+    await session.resolve("review x", "fine")
+    await finished(session)
+    await check(rt)
+
+
+async def test_a_call_that_may_not_begin_any_more_does_not(desk: Desk) -> None:
+    press, paid = Press(), list[int]()
+    code = SAFE + "await asyncio.gather(safe(publish(doc='x')), safe(pay(1)))"
+    rt, session = await opened(desk, code, press.tool(), paying(paid, approve=True))
+    question = await asked(rt)
+    await recorded(session, ">c1.0~call:1/event:review x")
+    await parked(rt, session)
+    await rt.approvals.deny(question, by="ana")
+    await session.resolve("review x", "fine")
+    await finished(session)
+    assert await told(session) == [{"result": ["render x! fine", "approval_denied"]}]
+    assert paid == []
+    await check(rt)
