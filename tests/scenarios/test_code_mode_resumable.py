@@ -1070,7 +1070,11 @@ async def test_a_cancelled_turn_lets_go_of_the_agents_that_are_asked_inside(desk
     async def stopped() -> bool:
         return any(getattr(row.record, "reason", "") == "cancelled" for row in await rt.existing(child).rows())
 
+    async def told_so() -> bool:
+        return any(row.kind == "child_ended" for row in await session.rows())
+
     await until(stopped)
+    await until(told_so)
     await check(rt)
 
 
