@@ -343,6 +343,31 @@ async def test_what_a_server_asks_is_answered_through_the_approvals(
     assert shop.done() == [f"{tool} asked", f"{tool} {'accept' if answer == 'approve' else 'decline'}"]
 
 
+async def test_a_tool_whose_server_asks_is_a_function_of_a_program(shop: Shop) -> None:
+    servers = await shop.servers(shop=shop.stdio(elicit=True))
+    code = "[mcp_shop__measure(), mcp_shop__measure()]"
+    rt = await shop.runtime(servers, call("run_python", code=code), tuning=Tuning(patience_s=0.0))
+    session = await rt.session("s", agent="a")
+    sent = await session.send("go")
+    for size in ("M", "L"):
+
+        async def there() -> bool:
+            return len(await rt.approvals.list()) == 1
+
+        await until(there, seconds=ANSWER_S)
+        [question] = await rt.approvals.list()
+        await rt.approvals.approve(question.id, by="ana", edit={"size": size})
+
+        async def gone() -> bool:
+            return await rt.approvals.list() == ()
+
+        await until(gone, seconds=ANSWER_S)
+    assert (await sent.result(timeout=ANSWER_S)).status == "finished"
+    assert "size M" in str(await told(session))
+    assert "size L" in str(await told(session))
+    assert shop.done() == ["measure asked", "measure accept"] * 2
+
+
 async def test_a_server_that_lost_its_memory_while_a_person_thought_is_asked_again_and_the_person_is_not(
     shop: Shop,
 ) -> None:

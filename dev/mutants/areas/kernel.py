@@ -93,8 +93,8 @@ MUTANTS = [
         also=Mutant(
             "",
             "effects/controller.py",
-            'if started.effect == "once" and started.kind is EffectKind.DURABLE_STEP and',
-            "if False and",
+            'step = started.effect == "once" and started.kind is EffectKind.DURABLE_STEP',
+            "step = False",
             "",
         ),
     ),

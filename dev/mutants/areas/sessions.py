@@ -137,8 +137,8 @@ MUTANTS = [
     Mutant(
         "a once tool runs as the child of a body that records nothing",
         "runtime/children.py",
-        '(effect != "pure" and self._parent.body is None)',
-        "False",
+        'if effect != "pure" and (self._parent.body is None or (effect == "resumable" and not alone)):',
+        'if effect == "resumable" and not alone:',
         "tests/scenarios/test_clients.py::test_children_answer_in_source_order_and_what_cannot_run_is_answered_too",
     ),
     Mutant(
@@ -247,7 +247,7 @@ MUTANTS = [
     Mutant(
         "a step that its body went on without stays without an outcome",
         "runtime/turns.py",
-        '        self.controller.doubt_unsettled_steps(LEFT_BEHIND, body=f"{body}/")\n',
+        "        self.controller.doubt_unsettled_steps(LEFT_BEHIND, body=body)\n",
         "",
         "tests/scenarios/test_left_behind.py -k 'memory and beside_a_failure'",
     ),

@@ -14,6 +14,8 @@ MCP = "tests/scenarios/test_mcp.py"
 
 ELSEWHERE = "tests/scenarios/test_code_mode_elsewhere.py"
 GATHERED = "tests/scenarios/test_code_mode_gather.py"
+INSIDE = "tests/scenarios/test_code_mode_resumable.py"
+INSIDE_KILLED = "tests/crash/test_code_mode_resumable.py"
 
 MUTANTS = [
     Mutant(
@@ -47,8 +49,8 @@ MUTANTS = [
     Mutant(
         "calls of programs know no limits",
         "runtime/children.py",
-        '        if self._permits.work.limits_of(f"tool:{self._parent',
-        '        if True or self._permits.work.limits_of(f"tool:{self._parent',
+        'return bool(self._permits.work.limits_of(f"tool:{self._parent.tool_name}"))',
+        "return True",
         f"{CODE} -k 'keep_the_limits and memory'",
     ),
     Mutant(
@@ -164,6 +166,118 @@ MUTANTS = [
         f"{GATHERED} -k 'runs_to_its_end and memory'",
     ),
     Mutant(
+        "what a body inside another records is filed under the one around it",
+        "vocab/refs.py",
+        "return f\"{body}~{step.replace('%', '%25').replace('/', '%2F')}\"",
+        "return body",
+        f"{INSIDE} -k 'each_wait_for_their_own and memory and 30.0'",
+    ),
+    Mutant(
+        "a body inside another that waits keeps its turn in memory",
+        "tools/life.py",
+        "            self._above.rest()\n            self._above.ended()\n",
+        "            pass\n",
+        f"{INSIDE} -k 'parks_the_turn and memory and 0.0'",
+        also=Mutant(
+            "and is never told that it goes on",
+            "tools/life.py",
+            "            self._above.began()\n            self._above.rise()\n",
+            "            pass\n",
+            f"{INSIDE} -k 'parks_the_turn and memory and 0.0'",
+        ),
+    ),
+    Mutant(
+        "a step of a body inside another is put aside with a wait beside it",
+        "tools/life.py",
+        "self._waiting > 0 and not self.running",
+        "self._waiting > 0",
+        f"{INSIDE} -k 'step_beside_a_wait_of_the_same and memory'",
+    ),
+    Mutant(
+        "a body inside another that waits in tasks of its own is parked at once",
+        "runtime/patience.py",
+        "for one in (life, *life.inside))",
+        "for one in (life,))",
+        f"{INSIDE} -k 'gets_the_time_to_go_on and memory'",
+    ),
+    Mutant(
+        "what a body inside another returns when it is unwound counts",
+        "tools/life.py",
+        'return self._state == "parked" or (self._above is not None and self._above.parked)',
+        'return self._state == "parked"',
+        f"{INSIDE} -k 'swallows_everything and memory'",
+    ),
+    Mutant(
+        "a body inside another holds its permit while it waits",
+        "runtime/child_bodies.py",
+        "inner.permit, inner.life.on_rest = self.permit, self.permit.give_back",
+        "inner.permit = self.permit",
+        f"{INSIDE} -k 'holds_no_permit and memory and also0'",
+    ),
+    Mutant(
+        "a body inside another goes on without the permit that it gave back",
+        "runtime/child_bodies.py",
+        "inner.permit, inner.life.on_rest = self.permit, self.permit.give_back",
+        "inner.life.on_rest = self.permit.give_back",
+        f"{INSIDE} -k 'holds_no_permit and memory and also0'",
+    ),
+    Mutant(
+        "what bodies inside others had asked a model when they were killed is not counted",
+        "runtime/lost.py",
+        "body = outer_body(started.id)",
+        'body = started.id.partition("/")[0]',
+        f"{INSIDE_KILLED} -k 'counted_once and sqlite'",
+    ),
+    Mutant(
+        "a cancelled turn leaves the bodies inside its calls without an end",
+        "runtime/cancelling.py",
+        "    driver.controller.end_inner_bodies()\n",
+        "",
+        f"{INSIDE} -k 'cancelled_turn_ends_the_bodies and memory and False'",
+    ),
+    Mutant(
+        "a call that ends leaves the bodies inside it without an end",
+        "runtime/turns.py",
+        "        self.controller.end_inner_bodies(body=body)\n",
+        "",
+        f"{INSIDE} -k 'ends_what_it_had_begun and memory'",
+    ),
+    Mutant(
+        "a body inside another that was stopped in a step is told as undone",
+        "effects/journal.py",
+        "if is_part(id) and is_within(id, body):",
+        "if False:",
+        f"{INSIDE} -k 'in_doubt_about_it and memory'",
+    ),
+    Mutant(
+        "a body inside another calls tools of its own",
+        "runtime/child_bodies.py",
+        "if ctx.body is not None and ctx.body.place.inner:",
+        "if False:",
+        f"{INSIDE} -k 'calls_no_other_tools and memory and batch'",
+    ),
+    Mutant(
+        "two calls of one program ask the same sub-agent session",
+        "runtime/child_bodies.py",
+        'cast("Spawner", around.spawner).of_call(ctx.call_id)',
+        "around.spawner",
+        f"{INSIDE} -k 'each_call_its_own and memory'",
+    ),
+    Mutant(
+        "somebody is asked to allow what has begun",
+        "runtime/children.py",
+        'if body.controller.journal.started(body.place.part("step", child.step)) is not None:',
+        "if False:",
+        f"{INSIDE} -k 'not_asked_about_later and memory'",
+    ),
+    Mutant(
+        "a call that runs out of time ends the program around it",
+        "runtime/children.py",
+        "    token = CancelToken()\n    forget = around",
+        "    token = around\n    forget = around",
+        f"{INSIDE} -k 'runs_out_of_time and memory'",
+    ),
+    Mutant(
         "what the client brought to a program is asked for again",
         "tools/nested.py",
         "    if (brought := left_to_client(recorded, step)) is not None:\n        return brought\n",
@@ -180,8 +294,8 @@ MUTANTS = [
     Mutant(
         "a call of a program is shown to the client as one of its parent",
         "observe/pending.py",
-        "tool=about.tool_name if about else _tool(at),",
-        "tool=_tool(at),",
+        "tool=about.tool_name if about else at.tool,",
+        "tool=at.tool,",
         f"{ELSEWHERE} -k 'where_it_stood and memory'",
     ),
     Mutant(
