@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 
 import pytest
 
@@ -26,13 +26,18 @@ from perdure.codec import Json
 from perdure.codemode import Limits, code_mode
 from perdure.codemode.machine import Machine
 from perdure.codemode.pauses import Pause
-from perdure.models.scripted import ScriptedModel, call, say
+from perdure.models.protocol import ModelEvent, ModelRequest, TextDelta
+from perdure.models.scripted import ScriptedModel, Step, call, say
 from perdure.runtime.programs import ProgramsClient
 from perdure.tools.clients.dispatch import ChildCall
 from perdure.tools.decorator import AnyTool
-from perdure.vocab.messages import AttachmentRef
+from perdure.tools.provider import ToolProvider
+from perdure.tools.spawn_subagent import spawn_subagent
+from perdure.vocab.messages import AttachmentRef, Text
 from perdure.vocab.outcomes import DurableStepOutcome
-from perdure.vocab.records import EffectSettled
+from perdure.vocab.records import EffectSettled, EffectStarted
+from perdure.vocab.tools import Durability, ToolContract, ToolManifest
+from perdure.vocab.usage import Usage
 from tests.scenarios.conftest import Desk, NewStore, until
 from tests.scenarios.test_bodies import HURRIED, ids, parked, recorded
 from tests.scenarios.test_code_mode import asked, check, paying, run, script, shop, told
@@ -660,7 +665,29 @@ async def test_a_resumable_tool_may_be_called_from_any_resumable_body(desk: Desk
     await finished(session)
     assert await told(session) == [["render x! fine", None]]
     assert press.did == ["render x", "upload x"]
-    assert "<c1.0~a%2Fb ~%25/step:render" in await ids(session)
+    assert "<c1.0~a%2Fb %7E%25/step:render" in await ids(session)
+    await check(rt)
+
+
+async def test_a_resumable_body_gathers_calls_of_resumable_tools(desk: Desk) -> None:
+    press = Press()
+
+    @tool(effect="resumable")
+    async def do(ctx: ToolContext) -> Json:
+        """Do it."""
+        calls = [ctx.dispatch.call(ChildCall("publish", {"doc": doc}), step=f"publish {doc}") for doc in "xy"]
+        return [one.value for one in await asyncio.gather(*calls)]
+
+    rt = await desk.open(ScriptedModel(call("do"), say("ok")), do, press.tool(), tuning=HURRIED)
+    session = await rt.session("s", agent="a")
+    await session.send("go")
+    await parked(rt, session)
+    for doc in "yx":
+        await session.resolve(f"review {doc}", f"fine {doc}")
+        await recorded(session, f"<c1.0/step:publish {doc}")
+    await finished(session)
+    assert await told(session) == [["render x! fine x", "render y! fine y"]]
+    assert sorted(press.did) == [f"{what} {doc}" for what in ("render", "upload") for doc in "xy"]
     await check(rt)
 
 
@@ -758,6 +785,41 @@ async def test_serial_ones_run_one_after_the_other_also_while_they_wait(desk: De
     await session.resolve("review y", "fine")
     await finished(session)
     assert await told(session) == [{"result": ["render x! fine", "render y! fine"]}]
+    await check(rt)
+
+
+async def test_steps_beside_waits_of_one_body_get_their_permits(desk: Desk) -> None:
+    inside, most = 0, 0
+
+    async def touch(n: int) -> int:
+        nonlocal inside, most
+        inside += 1
+        most = max(most, inside)
+        await asyncio.sleep(0.02)
+        inside -= 1
+        return n
+
+    @tool(effect="resumable")
+    async def visit(ctx: ToolContext, n: int) -> Json:
+        """Touch it twice beside a wait."""
+
+        async def work() -> int:
+            return await ctx.step("first", touch, n) + await ctx.step("second", touch, n)
+
+        return await asyncio.gather(ctx.event("go"), work())
+
+    code = GATHER + "await asyncio.gather(*[visit(n) for n in range(4)])"
+    work = Work(limits={"tool:visit": 1})
+    rt = await desk.open(script(code), visit, code_mode(), worker=work, tuning=HURRIED)
+    session = await rt.session("s", agent="a")
+    await session.send("go")
+    for n in (1, 2, 3, 4):
+        await recorded(session, f"<c1.0~call:{n}/step:second")
+    await parked(rt, session)
+    await session.resolve("go", "now")
+    await finished(session)
+    assert await told(session) == [{"result": [["now", 2 * n] for n in range(4)]}]
+    assert most == 1
     await check(rt)
 
 
@@ -1083,6 +1145,138 @@ async def test_what_it_asks_a_model_is_recorded_under_it_and_counted_once(desk: 
     bought = [one for one in await session.ledger() if one.source == "direct:judge"]
     assert sorted(one.effect for one in bought) == [f"c1.0~call:{n}/direct:verdict" for n in (1, 2)]
     assert await session.usage() == sum((one.usage for one in await session.ledger()), start=type(bought[0].usage)())
+    await check(rt)
+
+
+class Slow:
+    """Makes one call, and answers no question of its tools."""
+
+    name = "slow"
+
+    def __init__(self, code: str) -> None:
+        self._code = code
+        self.asked = 0
+
+    async def stream(self, request: ModelRequest) -> AsyncIterator[ModelEvent]:
+        said = request.messages[-1].parts[-1]
+        if isinstance(said, Text) and said.text == "go":
+            async for event in script(self._code).stream(request):
+                yield event
+            return
+        self.asked += 1
+        yield TextDelta("some of it")
+        await asyncio.Event().wait()
+
+
+async def test_what_two_of_them_ask_when_their_turn_is_cancelled_is_counted_once(desk: Desk) -> None:
+    model = Slow(GATHER + "await asyncio.gather(judge('a'), judge('b'))")
+
+    @tool(effect="resumable")
+    async def judge(ctx: ToolContext, what: str) -> str:
+        """Judge."""
+        return await ctx.complete(f"{what}?", source="judge", key="verdict")
+
+    rt = await desk.open(model, judge, code_mode())
+    session = await rt.session("s", agent="a")
+    sent = await session.send("go")
+
+    async def both() -> bool:
+        return model.asked == 2
+
+    await until(both)
+    await session.cancel()
+    assert (await sent.result(20)).status == "stopped"
+    bought = [one for one in await session.ledger() if one.source == "direct:judge"]
+    assert sorted(one.effect for one in bought) == [f"c1.0~call:{n}/direct:verdict" for n in (1, 2)]
+    assert [one.usage.calls for one in bought] == [1, 1]
+    assert sum((one.usage for one in await session.ledger()), Usage()) == await session.usage()
+    await check(rt)
+
+
+async def test_a_turn_that_has_spent_its_share_buys_nothing_more_inside(desk: Desk) -> None:
+    answers: dict[str, list[Step]] = {f"{what}?": [say("yes", exact=True)] for what in "ab"}
+    code = SAFE + "[await safe(judge('a')), await safe(judge('b'))]"
+    model = ScriptedModel.by_input({"go": [call("run_python", code=code), say("done")], **answers})
+
+    @tool(effect="resumable")
+    async def judge(ctx: ToolContext, what: str) -> str:
+        """Judge."""
+        return await ctx.complete(f"{what}?", source="judge")
+
+    rt = await desk.add([Agent("a", model=model, tools=[judge, code_mode()], max_turn_tokens=1)])
+    session = await rt.session("s", agent="a")
+    sent = await session.send("go")
+    result = await sent.result(20)
+    assert (result.status, result.reason) == ("stopped", "limit_reached")
+    assert await told(session) == [{"result": ["direct_completion_failed"] * 2}]
+    assert [one for one in await session.ledger() if one.source == "direct:judge"] == []
+    await check(rt)
+
+
+async def test_the_time_that_a_provider_gives_its_tool_counts_from_its_first_entry(desk: Desk) -> None:
+    entered: list[str] = []
+
+    class Patient(ToolProvider):
+        """Has one tool, which may wait for so long in all."""
+
+        manifest = ToolManifest(
+            name="wait", description="Wait.", durability=Durability(effect="resumable", timeout_ms=1500)
+        )
+
+        def tool_manifests(self) -> Sequence[ToolManifest]:
+            return [self.manifest]
+
+        def resolve_contract(self, name: str) -> ToolContract | None:
+            return self.manifest.contract({"type": "object", "properties": {}}) if name == "wait" else None
+
+        async def execute(self, name: str, args: Json, ctx: ToolContext[object]) -> object:
+            entered.append(name)
+            await ctx.event("first")
+            return await ctx.event("second")
+
+    code = SAFE + "await safe(wait())"
+    rt = await desk.open(script(code), Patient(), code_mode(), tuning=HURRIED)
+    session = await rt.session("s", agent="a")
+    sent = await session.send("go")
+    await parked(rt, session)
+    started = [row.record for row in await session.rows() if isinstance(row.record, EffectStarted)]
+    [deadline] = [one.deadline_at for one in started if one.id == "c1.0/step:call:1"]
+    assert deadline is not None
+    await asyncio.sleep(1.6)  # its time is over, and nobody has entered it
+    await session.resolve("first", None)
+    await sent.result(20)
+    assert await told(session) == [
+        {
+            "result": "tool_timeout",
+        }
+    ]
+    assert len(entered) == 1
+    await check(rt)
+
+
+async def test_a_program_starts_other_agents_by_the_tool_for_that(desk: Desk) -> None:
+    answers: dict[str, list[Step]] = {f"write {x}": [say(f"{x} is written", exact=True)] for x in "ab"}
+    writer = Agent("writer", model=ScriptedModel.by_input(answers))
+    ask = "spawn_subagent(name='writer', task='write {}', mode='foreground')"
+    code = GATHER + f"await asyncio.gather({ask.format('a')}, {ask.format('b')})"
+    agent = Agent("a", model=script(code), tools=[spawn_subagent("writer"), code_mode()])
+    rt = await desk.add([agent, writer], tuning=HURRIED)
+    session = await rt.session("s", agent="a")
+    await (await session.send("go")).result(20)
+    assert await told(session) == [{"result": ["a is written", "b is written"]}]
+
+
+async def test_what_a_step_inside_gave_can_be_redacted(desk: Desk) -> None:
+    press = Press()
+    rt, session = await opened(desk, "publish(doc='x')", press.tool())
+    await parked(rt, session)
+    await session.resolve("review x", "fine")
+    await finished(session)
+    [seq] = [
+        row.seq for row in await session.rows() if row.kind == "effect_settled" and b"~call:1/step:render" in row.data
+    ]
+    assert await session.redact(seq)
+    assert await told(session) == [{"result": "render x! fine"}]
     await check(rt)
 
 

@@ -168,7 +168,7 @@ MUTANTS = [
     Mutant(
         "what a body inside another records is filed under the one around it",
         "vocab/refs.py",
-        "return f\"{body}~{step.replace('%', '%25').replace('/', '%2F')}\"",
+        "return f\"{body}~{step.replace('%', '%25').replace('/', '%2F').replace('~', '%7E')}\"",
         "return body",
         f"{INSIDE} -k 'each_wait_for_their_own and memory and 30.0'",
     ),

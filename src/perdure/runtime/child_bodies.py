@@ -29,8 +29,21 @@ from perdure.tools.subagents import Spawner
 from perdure.vocab.effects import PreparedToolCall
 from perdure.vocab.outcomes import InDoubt, ToolOutput
 
-Enter = Callable[[ToolContext[object]], Awaitable[ToolOutput]]
-"""Runs the function of a tool to its end, with this context."""
+Enter = Callable[[ToolContext[object], int | None], Awaitable[ToolOutput]]
+"""Runs the function of a tool to its end, with this context, within so many milliseconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class InnerCall:
+    """A call of a resumable tool: its context, what was called, the name of its step and that of the step that runs it
+    this time, how long it may take, and what its start uses up."""
+
+    ctx: ToolContext[object]
+    call: PreparedToolCall
+    step: str
+    run: str
+    timeout_ms: int | None
+    use: Callable[[], None] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,30 +55,24 @@ class ChildBodies:
     clients: Callable[[CallSite], Clients]
     permit: LentPermit
 
-    async def run(
-        self,
-        ctx: ToolContext[object],
-        call: PreparedToolCall,
-        step: str,
-        run: str,
-        use: Callable[[], None] | None,
-        enter: Enter,
-    ) -> None:
-        """Run the body of the child `step` as the step `run`, unless that has ended; `ctx` is the child's context."""
-        inner = self._body(ctx, step)
+    async def run(self, child: InnerCall, enter: Enter) -> None:
+        """Run the body of a child, unless that has ended."""
+        ctx, call = child.ctx, child.call
+        inner = self._body(ctx, child.step)
         inner.permit, inner.life.on_rest = self.permit, self.permit.give_back
         clients = self.clients(self.site.inside(ctx.call_id, inner.place))
         ctx = replace(ctx, body=inner, clients=replace(clients, programs=None))
 
-        async def body() -> Json:
-            output = self._ended(inner, await enter(ctx))
+        async def body(left_ms: int | None) -> Json:
+            output = self._ended(inner, await enter(ctx, left_ms))
             if isinstance(output, InDoubt):
                 raise OutcomeUnknown(output.message)
             return msgspec.to_builtins(output)
 
         try:
             await self.permit.have()
-            await self.around.run_inner(run, {"tool": call.tool_id, "args": call.args}, body, use)
+            given: Json = {"tool": call.tool_id, "args": call.args}
+            await self.around.run_inner(child.run, given, body, timeout_ms=child.timeout_ms, leave=child.use)
         finally:
             inner.life.close()
             self.permit.give_back()

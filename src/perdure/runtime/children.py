@@ -21,7 +21,7 @@ from perdure.effects import keys
 from perdure.effects.controller import InlineController, Local
 from perdure.errors import Error
 from perdure.ids import CallId, WorkerId
-from perdure.runtime.child_bodies import ChildBodies, LentPermit, refuse_calls
+from perdure.runtime.child_bodies import ChildBodies, InnerCall, LentPermit, refuse_calls
 from perdure.runtime.child_elsewhere import elsewhere
 from perdure.runtime.child_leave import Leave, People
 from perdure.runtime.clients import CallSite
@@ -289,14 +289,15 @@ class DispatchClient:
         part, what = body.place.part("step", name), f"tool:{child.call.tool_name}"
         limits = () if self._counts_itself else self._permits.work.limits_of(what)
         permit = LentPermit(self._permits, self._people.owned.stream, part, limits)
-        lane = self._site.lanes.turn(body.life, self._promises(child), self._site.turn.limits.max_parallel_calls)
+        promises = self._promises(child)
+        called = InnerCall(child.ctx, child.call, child.step, name, promises.timeout_ms, use)
 
-        async def enter(ctx: ToolContext[object]) -> ToolOutput:
-            return await self._attempt(replace(child, ctx=ctx), child.allowed or child.call)
+        async def enter(ctx: ToolContext[object], left_ms: int | None) -> ToolOutput:
+            return await self._attempt(replace(child, ctx=ctx), child.allowed or child.call, left_ms)
 
         bodies = ChildBodies(body, self._site, self._clients, permit)
-        async with lane:  # how it ended is read off the log
-            await bodies.run(child.ctx, child.call, child.step, name, use, enter)
+        async with self._site.lanes.turn(body.life, promises, self._site.turn.limits.max_parallel_calls):
+            await bodies.run(called, enter)
 
     @asynccontextmanager
     async def _its_turn(self, child: _Child, body: Body, name: str) -> AsyncGenerator[None]:
@@ -357,7 +358,9 @@ class DispatchClient:
         answer = msgspec.convert(value, type=_Sealed).outcome
         return answer.call if isinstance(answer, _Prepared) else answer
 
-    async def _attempt(self, child: _Child, sealed: PreparedToolCall | None = None) -> ToolOutput:
+    async def _attempt(
+        self, child: _Child, sealed: PreparedToolCall | None = None, left_ms: int | None = None
+    ) -> ToolOutput:
         """Check a child's arguments, ask its provider's hook unless that was done, and run it."""
         bound = self._bound(child, sealed)
         if isinstance(bound, Failure):
@@ -372,7 +375,7 @@ class DispatchClient:
         with _stopped_alone(child.ctx.cancellation) as token:
             payload = call.prepared_payload
             ctx = replace(child.ctx, args=call.args, prepared_payload=payload, cancellation=token)
-            return await run_to_end(bound, ctx, threads=self._threads)
+            return await run_to_end(bound, ctx, threads=self._threads, left_ms=left_ms)
 
     def _bound(self, child: _Child, sealed: PreparedToolCall | None) -> Prepared | Failure:
         asked = ToolCall(id=child.call.call_id, name=child.call.tool_name, args=child.call.args)

@@ -158,11 +158,22 @@ class Body:
         return body
 
     async def run_inner(
-        self, name: str, given: Json, enter: Callable[[], object], leave: Callable[[], None] | None = None
+        self,
+        name: str,
+        given: Json,
+        enter: Callable[[int | None], object],
+        *,
+        timeout_ms: int | None = None,
+        leave: Callable[[], None] | None = None,
     ) -> None:
-        """Run a body inside this one as a step of it: entered anew with every entry, until it has ended. How it ended
-        is in the log."""
-        await self._step(name, given, enter, Care(effect="resumable"), in_loop=True, leave=leave)
+        """Run a body inside this one as a step of it: entered anew with every entry, until it has ended, with what is
+        left of its time since it first began. How it ended is in the log."""
+        now, begun = self._clock.wall_ms(), self.controller.journal.started(self.place.part("step", name))
+        fresh = None if timeout_ms is None else now + timeout_ms
+        deadline_at = begun.deadline_at if begun else fresh
+        left_ms = None if deadline_at is None else deadline_at - now
+        care = Care(effect="resumable", deadline_at=deadline_at)
+        await self._step(name, given, lambda: enter(left_ms), care, in_loop=True, leave=leave)
 
     async def _step(
         self,
@@ -466,10 +477,10 @@ class Body:
         """Perform a part of the body, or answer it from the log."""
         await self._while_held(described)
         self._check_wanted(described)
-        if self.permit is not None and self._known(described) is None:
-            await self.permit.have()
         self.life.began()
         try:
+            if self.permit is not None and self._known(described) is None:
+                await self.permit.have()
             return await self.controller.execute(described, Local(described.kind, lambda _: run()), care)
         except Error as problem:
             self._break_on_mismatch(problem)
@@ -489,7 +500,11 @@ class Body:
         finally:
             self.life.rise()
         if self.permit is not None:
-            await self.permit.have()
+            self.life.began()  # whoever stands in line does not wait for news
+            try:
+                await self.permit.have()
+            finally:
+                self.life.ended()
         return resolution
 
     async def _await(self, described: Envelope, promise: AwaitEventKey | None, within_ms: int | None) -> Outcome:

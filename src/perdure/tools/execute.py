@@ -174,10 +174,15 @@ async def _attempt(
 
 
 async def run_to_end(
-    prepared: Prepared, ctx: ToolContext[object], *, threads: ToolThreads, sidecar: Sidecar | None = None
+    prepared: Prepared,
+    ctx: ToolContext[object],
+    *,
+    threads: ToolThreads,
+    left_ms: int | None = None,
+    sidecar: Sidecar | None = None,
 ) -> ToolOutput:
     """Run one attempt where nobody can wait for somebody outside."""
-    output = await run_attempt(prepared, ctx, threads=threads, sidecar=sidecar)
+    output = await run_attempt(prepared, ctx, threads=threads, left_ms=left_ms, sidecar=sidecar)
     if not isinstance(output, PendingCompletion):
         return output
     message = f"{ctx.tool_name} left its end to somebody outside, and nothing here can wait for that"

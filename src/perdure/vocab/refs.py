@@ -113,7 +113,7 @@ class PartRef(msgspec.Struct, frozen=True, gc=False):
         body, _, part = effect.partition("/")
         call, _, step = body.partition("~")
         kind, _, name = part.partition(":")
-        inside = step.replace("%2F", "/").replace("%25", "%")
+        inside = step.replace("%7E", "~").replace("%2F", "/").replace("%25", "%")
         try:
             iteration, index = (int(n) for n in call[1:].split(".")) if call != PROCESS_BODY else (-1, 0)
             return PartRef(iteration, index, _PARTS[kind], name, inside)
@@ -134,7 +134,7 @@ def call_body(iteration: int, index: int) -> str:
 
 def inner_body(body: str, step: str) -> str:
     """What the ids of the parts of a body begin with that a step of another body runs."""
-    return f"{body}~{step.replace('%', '%25').replace('/', '%2F')}"
+    return f"{body}~{step.replace('%', '%25').replace('/', '%2F').replace('~', '%7E')}"
 
 
 def outer_body(effect: EffectId) -> str:

@@ -8,14 +8,27 @@ from hypothesis import strategies as st
 
 from perdure.errors import Code, Error
 from perdure.ids import EffectId, TurnId
-from perdure.vocab.refs import EffectRef, PartKind, PartRef, Tail, call_id, is_part, parse_ref
+from perdure.vocab.refs import (
+    EffectRef,
+    PartKind,
+    PartRef,
+    Tail,
+    again,
+    call_id,
+    first_time,
+    is_part,
+    is_within,
+    outer_body,
+    parse_ref,
+)
 
 NUMBERS = st.integers(0, 200)
 TAILS: st.SearchStrategy[Tail] = st.sampled_from(("", "sleep", "probe", "completion"))
 REFS = st.builds(EffectRef, NUMBERS, NUMBERS | st.none(), NUMBERS, TAILS)
 KINDS: st.SearchStrategy[PartKind] = st.sampled_from(("step", "sleep", "event", "value"))
 HOSTILE = st.text(alphabet="/:.%0c1mstep", max_size=8) | st.text(max_size=6) | st.sampled_from(["1.probe", "x:sleep:y"])
-PARTS = st.builds(PartRef, st.integers(0, 3), st.integers(0, 3), KINDS, HOSTILE)
+STEPS = HOSTILE | st.text(alphabet="~%2F5/", max_size=8)
+PARTS = st.builds(PartRef, st.integers(0, 3), st.integers(0, 3), KINDS, HOSTILE, STEPS)
 
 
 @given(REFS)
@@ -40,6 +53,19 @@ def test_no_two_parts_share_an_id_and_none_has_that_of_an_effect(parts: list[Par
     assert len({part.id for part in parts}) == len(set(parts))
     assert not is_part(ref.id)
     assert parse_ref(ref.id) == ref
+
+
+def test_a_body_inside_another_is_within_it_and_in_no_other() -> None:
+    part = PartRef(1, 0, "step", "render", inside="a/b~c%").id
+    assert part == "c1.0~a%2Fb%7Ec%25/step:render"
+    assert outer_body(part) == "c1.0"
+    assert [is_within(part, body) for body in ("", "c1.0", "c1.0~a%2Fb%7Ec%25")] == [True] * 3
+    assert [is_within(part, body) for body in ("c1", "c1.00", "c1.1", "c1.0~a", "c1.0~a%2Fb")] == [False] * 5
+
+
+@pytest.mark.parametrize("step", ["call:1", "x:again:1:y", "x:again:"])
+def test_a_step_that_runs_something_again_belongs_to_the_first_one(step: str) -> None:
+    assert [first_time(again(step, time)) for time in (0, 1, 20)] == [step] * 3
 
 
 def test_a_name_cannot_reach_into_another_part() -> None:
