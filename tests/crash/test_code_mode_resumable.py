@@ -11,7 +11,7 @@ import asyncio
 import os
 import signal
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
 import msgspec
@@ -297,9 +297,14 @@ def wait(folder: str, patience_s: float) -> None:
     asyncio.run(_wait(Path(folder), patience_s))
 
 
-async def killed_once(folder: Path, target: object, args: tuple[object, ...], so: object) -> None:
+async def killed_once(
+    folder: Path,
+    life: Callable[..., None],
+    args: tuple[object, ...],
+    so: Callable[[Runtime, Session], Awaitable[bool]],
+) -> None:
     """Start a worker, wait until `so` says so of the session, and kill the worker."""
-    worker = processes.Process(target=target, args=args)  # pyright: ignore[reportArgumentType] - a function
+    worker = processes.Process(target=life, args=args)
     await asyncio.to_thread(worker.start)
     try:
         async with Runtime(store_url(folder), worker=False) as looking:
@@ -307,7 +312,7 @@ async def killed_once(folder: Path, target: object, args: tuple[object, ...], so
             async def there() -> bool:
                 assert worker.is_alive()
                 session = looking.existing("s")
-                return await looking.store.stream(session.stream) is not None and await so(looking, session)  # pyright: ignore[reportCallIssue, reportGeneralTypeIssues, reportUnknownVariableType] - as said
+                return await looking.store.stream(session.stream) is not None and await so(looking, session)
 
             await until(there, seconds=40, every=0.05)
     finally:

@@ -66,7 +66,11 @@ class Dispatch(Protocol):
 
         Parallel calls go first, serial ones after them and one at a time. `pure` tools run anywhere. What must not run
         twice needs a record of its own: inside a `resumable` body each child is a recorded step, `once` ones included;
-        elsewhere a child that is not `pure` is answered with `nested_effect_not_recorded`. One attempt each.
+        elsewhere a child that is not `pure` is answered with `nested_effect_not_recorded`, and so is a `resumable` one
+        everywhere: see `call`. Outside a resumable body, one attempt each.
+
+        Raises:
+            ToolError: `nested_too_deep` in a body that another body has called.
         """
         ...
 
@@ -77,9 +81,10 @@ class Dispatch(Protocol):
 
     async def call(self, call: ChildCall, *, step: str) -> ChildResult:
         """Run one other tool as the step of that name of a resumable body, with its class, approval and doubt policy;
-        or answer it from the log.
+        or answer it from the log. A `resumable` one has a body of its own, which is parked and entered again with this.
 
         Raises:
             Error: `durable_effects_unavailable` where the body is not resumable.
+            ToolError: `nested_too_deep` in a body that another body has called.
         """
         ...
