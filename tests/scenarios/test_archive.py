@@ -61,7 +61,7 @@ async def test_it_may_come_back_under_another_name_and_agent(desk: Desk) -> None
 
 
 async def test_work_that_was_under_way_is_not_continued(desk: Desk) -> None:
-    begun, charged = asyncio.Event(), 0
+    begun, exported, charged = asyncio.Event(), asyncio.Event(), 0
 
     @tool(effect="once")
     async def charge() -> str:
@@ -69,7 +69,7 @@ async def test_work_that_was_under_way_is_not_continued(desk: Desk) -> None:
         nonlocal charged
         charged += 1
         begun.set()
-        await asyncio.sleep(0.3)
+        await exported.wait()
         return "charged"
 
     rt = await desk.open(ScriptedModel(call("charge"), say("ok")), charge)
@@ -77,6 +77,7 @@ async def test_work_that_was_under_way_is_not_continued(desk: Desk) -> None:
     sent = await session.send("go")
     await begun.wait()
     data = await session.export()
+    exported.set()
     other = await rt.import_session("two", data)
     ended = [row.record for row in await other.rows() if isinstance(row.record, TurnEnded)]
     assert [(end.status, end.reason) for end in ended] == [("stopped", "imported")]

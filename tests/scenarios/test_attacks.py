@@ -29,9 +29,9 @@ from perdure.models.scripted import ScriptedModel, call, say
 from perdure.runtime.orphans import Orphans
 from perdure.vocab.messages import Text, ToolResult
 from perdure.vocab.outcomes import CompletedToolCall, Done, Success, ToolCallOutcome
-from perdure.vocab.records import EffectSettled, InputAdmitted
+from perdure.vocab.records import EffectSettled, EffectStarted, InputAdmitted
 from perdure.vocab.usage import Usage
-from tests.scenarios.conftest import Desk
+from tests.scenarios.conftest import Desk, until
 
 
 async def test_nothing_is_written_that_cannot_be_read_again(desk: Desk) -> None:
@@ -189,19 +189,20 @@ async def test_a_worker_serves_its_own_tenant_only(desk: Desk) -> None:
 
 
 async def test_a_call_cancelled_between_two_attempts_is_not_told_as_never_run(desk: Desk) -> None:
-    failed = asyncio.Event()
-
     @tool(effect="idempotent", retries=RetryPolicy(kind="idempotent", max_attempts=2, base_delay_ms=20_000))
     async def put() -> None:
         """Put."""
-        failed.set()
         raise ToolError("busy")
 
     rt = await desk.open(ScriptedModel(call("put"), say("ok")), put)
     session = await rt.session("s", agent="a")
     sent = await session.send("go")
-    await failed.wait()
-    await asyncio.sleep(0.05)
+
+    async def pauses() -> bool:
+        begun = [row.record.id for row in await session.rows() if isinstance(row.record, EffectStarted)]
+        return "c1.0.1.sleep" in begun
+
+    await until(pauses)
     await session.cancel()
     await sent.result(timeout=10)
     told = [p for m in await session.history() for p in m.parts if isinstance(p, ToolResult)]

@@ -774,8 +774,12 @@ async def test_a_parallel_once_call_keeps_the_turn_in_memory_until_it_is_settled
     session = await rt.session("s", agent="a")
     sent = await session.send("go")
     await recorded(session, ">c1.0/event:go")
-    await asyncio.sleep(0.1)
-    assert charged == [1]
+
+    async def is_charging() -> bool:
+        return charged == [1]
+
+    await until(is_charging)
+    await asyncio.sleep(0.1)  # twice as long as it takes to park what only waits
     info = await rt.store.stream(session.stream)
     assert info is not None
     assert not info.parked

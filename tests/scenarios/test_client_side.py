@@ -19,6 +19,7 @@ from perdure.store.shapes import Accepted, AlreadyResolved
 from perdure.tools.client_side import ask_user, asking, client_tool
 from perdure.tools.toolbox import ToolSource
 from perdure.vocab.effects import AwaitEvent
+from perdure.vocab.messages import ToolCall
 from perdure.vocab.promises import AwaitEventKey, Err, Ok, Resolution
 from perdure.vocab.records import EffectStarted
 from tests.scenarios.conftest import Desk, until
@@ -191,24 +192,25 @@ async def test_what_is_run_here_is_run_before_the_client_is_asked(desk: Desk) ->
 async def test_a_client_that_says_nothing_in_time_is_told_to_the_model(desk: Desk) -> None:
     quick = client_tool("look", "Look.", {"type": "object"}, timeout="100ms")
     session = await begun(desk, ScriptedModel(call("look"), say("ok")), quick)
-    item = await waiting_call(session)
-    assert item.until is not None
     await status(session, "idle")
-    [output] = outputs(await session.history())
+    history = await session.history()
+    [output] = outputs(history)
     assert output["code"] == "tool_completion_timeout"
+    [asked] = [part for message in history for part in message.parts if isinstance(part, ToolCall)]
     with pytest.raises(Error, match="its time was over"):
-        await session.post_result(item.id, 1)
+        await session.post_result(asked.id, 1)
 
 
 async def test_what_comes_after_its_time_is_late_also_while_nobody_is_at_work(desk: Desk) -> None:
-    quick = client_tool("look", "Look.", {"type": "object"}, timeout="400ms")
+    quick = client_tool("look", "Look.", {"type": "object"}, timeout="3s")
     model = ScriptedModel(call("look"), say("ok"))
     session = await begun(desk, model, quick)
     item = await waiting_call(session)
     assert item.until is not None
     elsewhere = (await desk.open(model, quick, worker=False)).existing("s")
     await session.runtime.drain()
-    await asyncio.sleep(0.5)
+    while (now := await elsewhere.runtime.store.now()) <= item.until:  # noqa: ASYNC110 - the clock is the store's
+        await asyncio.sleep((item.until - now + 1) / 1000)
     with pytest.raises(Error, match="its time was over"):
         await elsewhere.post_result(item.id, 1)
     await desk.open(model, quick)

@@ -316,8 +316,9 @@ async def test_a_process_that_has_its_number_and_began_at_another_moment_is_anot
     await seen(lambda: is_dead(said["supervisor"]) and is_dead(said["pid"]))
     stranger = await asyncio.create_subprocess_exec("sleep", "60", start_new_session=True)
     (folder / "started.json").write_text(f'{{"pid": {stranger.pid}, "start": 1, "supervisor": {stranger.pid}}}')
+    client = await machine.open(worker=False)
+    await client.process("c").cancel()  # before a worker finds out that it is gone
     rt = await machine.open()
-    await rt.process("c").cancel()
     output = await rt.process("c").wait(WAITS)
     assert isinstance(output, ProcessWasAbandoned)
     assert await events(rt.process("c"), "signalled") == []

@@ -22,7 +22,7 @@ from perdure.store.sqlite import SqliteStore
 from perdure.vocab.messages import File, Text
 from perdure.vocab.promises import Ok, PromiseState
 from perdure.vocab.records import InputAdmitted, Record
-from tests.scenarios.conftest import NewStore
+from tests.scenarios.conftest import NewStore, until
 
 KEY, OTHER = bytes(range(32)), bytes(range(1, 33))
 SECRET = "SECRET-4711"
@@ -108,11 +108,11 @@ async def test_without_the_right_key_nothing_is_read_and_nothing_is_done(
             assert caught.value.code is Code.CODEC_FAILED
             assert caught.value.hint
         with caplog.at_level(logging.ERROR):
-            for _ in range(500):  # its worker finds the input, and finds that it cannot read it
-                await asyncio.sleep(0.01)
-                if caplog.records:
-                    break
-            assert "codec_failed" in caplog.text
+
+            async def told() -> bool:  # its worker finds the input, and finds that it cannot read it
+                return "codec_failed" in caplog.text
+
+            await until(told)
     async with Runtime(new_store(), agents=[agent()], codec=right) as rt:
         session = await rt.session("s")
         assert (await asyncio.wait_for(session.wait_for(sent.turn), 20)).status == "finished"

@@ -21,7 +21,27 @@ from perdure.vocab.outcomes import DurableStepOutcome
 from perdure.vocab.records import EffectSettled
 from tests.scenarios.conftest import Desk, NewStore, until
 
-Part = Callable[[ToolContext, threading.Event], Awaitable[object]]
+
+class Charge:
+    """A step that runs in a thread until it is let go."""
+
+    def __init__(self) -> None:
+        self._begun = threading.Event()
+        self._go = threading.Event()
+
+    def run(self) -> None:
+        self._begun.set()
+        self._go.wait(20)
+
+    def let_go(self) -> None:
+        self._go.set()
+
+    async def begins(self) -> None:
+        while not self._begun.is_set():  # noqa: ASYNC110 - a thread tells
+            await asyncio.sleep(0.005)
+
+
+Part = Callable[[ToolContext, Charge], Awaitable[object]]
 
 
 async def fails(ctx: ToolContext) -> None:
@@ -31,17 +51,19 @@ async def fails(ctx: ToolContext) -> None:
     await ctx.step("stock", no_stock)
 
 
-async def beside_a_failure(ctx: ToolContext, go: threading.Event) -> None:
+async def beside_a_failure(ctx: ToolContext, charge: Charge) -> None:
     async with asyncio.TaskGroup() as group:
-        group.create_task(ctx.step("charge", go.wait, 20))
-        await asyncio.sleep(0.05)
+        group.create_task(ctx.step("charge", charge.run))
+        await charge.begins()
         group.create_task(fails(ctx))
 
 
-async def under_a_timeout(ctx: ToolContext, go: threading.Event) -> None:
+async def under_a_timeout(ctx: ToolContext, charge: Charge) -> None:
+    charging = asyncio.create_task(ctx.step("charge", charge.run))
+    await charge.begins()
     try:
         async with asyncio.timeout(0.05):
-            await ctx.step("charge", go.wait, 20)
+            await charging
     except TimeoutError:
         raise ToolError("too slow", code="too_slow") from None
 
@@ -54,12 +76,12 @@ async def check(rt: Runtime, session: str) -> None:
 
 @pytest.mark.parametrize("part", [beside_a_failure, under_a_timeout])
 async def test_a_step_that_its_body_went_on_without_is_in_doubt_and_the_failure_says_so(desk: Desk, part: Part) -> None:
-    go = threading.Event()
+    charge = Charge()
 
     @tool(effect="resumable")
     async def buy(ctx: ToolContext) -> str:
         """Buy something."""
-        await part(ctx, go)
+        await part(ctx, charge)
         return "bought"
 
     rt = await desk.open(ScriptedModel(call("buy"), say("sorry")), buy)
@@ -67,12 +89,12 @@ async def test_a_step_that_its_body_went_on_without_is_in_doubt_and_the_failure_
     try:
         await session.ask("Buy it")
     finally:
-        go.set()
+        charge.let_go()
     steps = {row.record.id: row.record.outcome for row in await session.rows() if isinstance(row.record, EffectSettled)}
-    charge = steps[EffectId("c1.0/step:charge")]
-    assert isinstance(charge, DurableStepOutcome)
-    assert charge.in_doubt is not None
-    assert charge.in_doubt.reason == "cancelled", "nobody died"
+    outcome = steps[EffectId("c1.0/step:charge")]
+    assert isinstance(outcome, DurableStepOutcome)
+    assert outcome.in_doubt is not None
+    assert outcome.in_doubt.reason == "cancelled", "nobody died"
     [result] = [part for message in await session.history() for part in message.parts if isinstance(part, ToolResult)]
     assert "Nobody knows whether the step 'charge' took effect." in str(result.output)
     await check(rt, "s")
@@ -113,14 +135,16 @@ async def test_a_wait_that_its_body_went_on_without_is_no_harm(
 
 
 async def test_a_process_too_leaves_no_step_without_an_outcome(new_store: NewStore) -> None:
-    go = threading.Event()
+    charge = Charge()
 
     @process
     async def buy(ctx: ProcessContext) -> str:
         """Buy something."""
+        charging = asyncio.create_task(ctx.step("charge", charge.run))
+        await charge.begins()
         try:
             async with asyncio.timeout(0.05):
-                await ctx.step("charge", go.wait, 20)
+                await charging
         except TimeoutError:
             pass
         return "gave up"
@@ -130,12 +154,12 @@ async def test_a_process_too_leaves_no_step_without_an_outcome(new_store: NewSto
             handle = await rt.start(buy, id="b")
             assert await handle.result(timeout=30) == "gave up"
         finally:
-            go.set()
+            charge.let_go()
         rows = await rt.store.read(process_stream(rt.tenant, "b"))
     settled = [row.record for row in rows if isinstance(row.record, EffectSettled)]
-    [charge] = [one.outcome for one in settled if one.id == "p/step:charge"]
-    assert isinstance(charge, DurableStepOutcome)
-    assert charge.in_doubt is not None
+    [outcome] = [one.outcome for one in settled if one.id == "p/step:charge"]
+    assert isinstance(outcome, DurableStepOutcome)
+    assert outcome.in_doubt is not None
 
 
 # --- a deploy while a body waits

@@ -10,6 +10,7 @@ from perdure.models.scripted import ScriptedModel, call, cut, say
 from perdure.runtime.sent import Sent
 from perdure.vocab.records import EffectSettled, EffectStarted, TurnEnded, TurnOpened
 from tests.scenarios.conftest import Desk, until
+from tests.scenarios.test_streaming import Typist
 
 
 async def facts(rt: Runtime, after: str = "", *, until: int) -> list[Fact]:
@@ -24,15 +25,24 @@ async def facts(rt: Runtime, after: str = "", *, until: int) -> list[Fact]:
 
 
 async def test_events_of_a_turn_end_with_it(desk: Desk) -> None:
-    rt = await desk.open(ScriptedModel(say("one two three", chunks=3, latency_ms=100)))
+    model = Typist(("one ", "two ", "three"))
+    rt = await desk.open(model)
     session = await rt.session("s", agent="a")
     sent = await session.send("go")
-    events = [event async for event in sent.events()]
+    events: list[Event] = []
+    async for event in sent.events():
+        events.append(event)
+        if _is_asking(event):
+            model.go_on()
     records = [type(event.record) for event in events if isinstance(event, Fact)]
     assert records[-1] is TurnEnded
     assert TurnOpened in records
-    text = "".join(event.text for event in events if isinstance(event, Delta))
-    assert text.startswith("one two three")
+    assert "".join(event.text for event in events if isinstance(event, Delta)) == "one two three"
+
+
+def _is_asking(event: Event) -> bool:
+    """A model was asked, and whoever watches has heard of it."""
+    return isinstance(event, Fact) and isinstance(event.record, EffectStarted)
 
 
 async def test_text_streams_and_equals_the_saved_reply(desk: Desk) -> None:
@@ -83,14 +93,17 @@ async def test_another_runtime_sees_the_same_and_can_send(desk: Desk) -> None:
 
 
 async def test_an_observer_that_never_reads_delays_nothing_and_is_told_of_its_gap(desk: Desk) -> None:
-    rt = await desk.open(ScriptedModel(say("word " * 3000, chunks=3000, latency_ms=50)))
+    model = Typist(["word "] * 3000)
+    rt = await desk.open(model)
     session = await rt.session("s", agent="a")
     sent = await session.send("go")
     slow = session.events()
-    first = await anext(slow)
-    assert isinstance(first, Fact)
+    seen = [await anext(slow)]
+    while not _is_asking(seen[-1]):
+        seen.append(await anext(slow))
+    model.go_on(3001)
     assert (await sent.result(timeout=20)).status == "finished", "although its observer does not read"
-    seen = [first, *[event async for event in _until_end(slow)]]
+    seen += [event async for event in _until_end(slow)]
     gaps = [event for event in seen if isinstance(event, Gap)]
     deltas = [event for event in seen if isinstance(event, Delta)]
     assert sum(gap.dropped for gap in gaps) > 900

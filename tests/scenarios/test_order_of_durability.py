@@ -16,6 +16,7 @@ from perdure.testing.held import Gatekeeper
 from perdure.tools.decorator import AnyTool
 from perdure.vocab.effects import EffectKind
 from perdure.vocab.records import EffectStarted
+from tests.scenarios.conftest import until
 
 NewStore = Callable[[], Store]
 
@@ -24,6 +25,10 @@ async def a_while() -> None:
     """Long enough for everything that could happen to happen."""
     for _ in range(20):
         await asyncio.sleep(0.005)
+
+
+async def _true(it_is_so: bool) -> bool:
+    return it_is_so
 
 
 def tools_of_each_class(ran: list[str]) -> list[AnyTool]:
@@ -53,6 +58,7 @@ async def test_only_a_pure_call_is_dispatched_before_the_reply_that_names_it_is_
     async with Runtime(gate.guard(new_store()), agents=[agent]) as rt:
         sent = await (await rt.session("s", agent="a")).send("go")
         await gate.reached.wait()
+        await until(lambda: _true(bool(ran)))
         await a_while()
         assert ran == ["pure"]
         gate.release()
@@ -80,7 +86,7 @@ async def test_a_result_and_an_event_leave_only_when_everything_before_them_is_d
         assert "EffectSettled" not in kinds
         gate.release()
         assert (await asyncio.wait_for(result, 10)).text.startswith("ok")
-        await a_while()
+        await until(lambda: _true("TurnEnded" in kinds))
         assert kinds[-2:] == ["EffectSettled", "TurnEnded"]
         watching.cancel()
 

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
+
+import pytest
 
 from perdure import ToolContext, Tuning, tool
+from perdure.inbox.items import Input
 from perdure.models.scripted import ScriptedModel, call, fail, say
 from perdure.observe.events import Fact
 from perdure.runtime.sent import Sent
 from perdure.runtime.session import Session
+from perdure.runtime.waiting import Waiting
+from perdure.store.shapes import InboxRow
 from perdure.testing.validity import complaints
 from perdure.vocab.messages import Text
 from perdure.vocab.records import InputAdmitted, TurnEnded, kind_of
@@ -36,15 +42,24 @@ async def test_steering_reaches_the_next_model_call_of_the_running_turn(desk: De
     assert await session.queue() == ()
 
 
-async def test_steering_from_another_process_reaches_it_too(desk: Desk) -> None:
+async def test_steering_from_another_process_reaches_it_too(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     gate, model = Gate(), ScriptedModel.by_input(GO_LOOK)
     rt = await desk.open(model, gate.look)
     away = await desk.open(ScriptedModel(), worker=False)
     session, there = await rt.session("s", agent="a"), await away.session("s", agent="a")
     first = await session.send("go")
     await gate.entered.wait()
+    see, heard = Waiting.see, asyncio.Event()
+
+    def listening(waiting: Waiting, rows: Iterable[InboxRow]) -> None:
+        found = tuple(rows)
+        see(waiting, found)
+        if any(isinstance(row.item, Input) and row.item.mode == "steer" for row in found):
+            heard.set()
+
+    monkeypatch.setattr(Waiting, "see", listening)
     steered = await there.send("quietly", mode="steer")
-    await asyncio.sleep(1)  # the worker hears of what others write within some 25 ms, on a machine at rest
+    await heard.wait()  # its worker looks at what others write
     gate.go.set()
     assert await steered.result(10) == await first.result(10)
     assert texts(await session.history()) == ["user: go", "user: quietly", "assistant: hush"]

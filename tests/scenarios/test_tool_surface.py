@@ -27,7 +27,7 @@ from perdure.vocab.messages import Image, Message, Part, Text, ToolResult
 from perdure.vocab.outcomes import Success, into_tool_call
 from perdure.vocab.records import EffectSettled
 from perdure.vocab.usage import Usage
-from tests.scenarios.conftest import Desk, NewStore
+from tests.scenarios.conftest import Desk, NewStore, until
 
 PIXEL = b"\x89PNG\r\n\x1a\n-not-really"
 
@@ -368,12 +368,12 @@ async def test_progress_and_output_reach_observers_before_the_end_of_the_call(de
 
 async def test_what_a_tool_says_leaves_only_when_everything_before_it_is_durable(new_store: NewStore) -> None:
     gate = Gatekeeper(lambda what: "effect_settled m1.1" in what)
-    goes_on = asyncio.Event()
+    goes_on, watched = asyncio.Event(), asyncio.Event()
 
     @tool(effect="pure")
     async def think(ctx: ToolContext) -> str:
         """Think."""
-        await asyncio.sleep(0.05)  # so that the observer is there in time
+        await watched.wait()
         ctx.emit_progress("thinking")
         await goes_on.wait()
         return "thought"
@@ -386,17 +386,21 @@ async def test_what_a_tool_says_leaves_only_when_everything_before_it_is_durable
 
         async def watch() -> None:
             async for event in sent.events():
+                watched.set()
                 heard.append(event.type if not isinstance(event, Fact) else type(event.record).__name__)
+
+        async def told() -> bool:
+            return "tool.progress" in heard
 
         watching = asyncio.create_task(watch())
         await gate.reached.wait()
+        await watched.wait()
         await asyncio.sleep(0.2)
         assert "tool.progress" not in heard, "the reply that asked for the call is not durable"
         gate.release()
-        await asyncio.sleep(0.2)
+        await until(told)
         goes_on.set()
         await asyncio.wait_for(watching, 10)
-        assert "tool.progress" in heard
         assert heard.index("tool.progress") > heard.index("EffectSettled")
 
 

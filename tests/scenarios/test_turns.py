@@ -89,6 +89,7 @@ async def test_results_come_in_the_models_order_whatever_finishes_first(desk: De
 
 async def test_at_most_thirty_two_calls_run_at_once(desk: Desk) -> None:
     running = most = 0
+    full = asyncio.Event()
 
     @tool(effect="pure")
     async def one(n: int) -> int:
@@ -96,7 +97,10 @@ async def test_at_most_thirty_two_calls_run_at_once(desk: Desk) -> None:
         nonlocal running, most
         running += 1
         most = max(most, running)
-        await asyncio.sleep(0.01)
+        if running >= 32:
+            full.set()
+        await full.wait()
+        await asyncio.sleep(0.01)  # for others who might come in too
         running -= 1
         return n
 

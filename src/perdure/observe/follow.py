@@ -52,9 +52,6 @@ async def follow(
         while True:
             for event in observer.hear(news):
                 yield event
-            if news.dropped:
-                dropped, news.dropped = news.dropped, 0
-                yield Gap(Cursor(observer.seq), dropped)
             if news.look_again:
                 news.look_again, before = False, observer.seq
                 async for event in observer.look():
@@ -75,8 +72,13 @@ class _Observer:
         self._live = _Live(after)
 
     def hear(self, news: Subscription) -> Iterator[Event]:
-        """What was told in this process."""
-        while news.items:
+        """What was told in this process. That something was dropped comes first: after the last of what is left,
+        nobody may be listening."""
+        while news.items or news.dropped:
+            if news.dropped:
+                dropped, news.dropped = news.dropped, 0
+                yield Gap(Cursor(self.seq), dropped)
+                continue
             item = news.items.popleft()
             if isinstance(item, Delta):
                 yield from self._show(_piece_of(self._stream, item), self._sources.here.so_far(self._stream) or ())

@@ -125,6 +125,15 @@ async def test_a_slow_observer_is_told_how_many_live_pieces_it_missed(stream: St
         assert watcher.seqs == [1, 2]
 
 
+async def test_what_was_dropped_is_told_before_the_end_after_which_nobody_listens(stream: Stream) -> None:
+    async with watched(stream) as watcher:
+        await watcher.settle()
+        stream.hub.miss(stream.id, 7)
+        await stream.tell(said("x"))
+        await watcher.settle()
+        assert [event.dropped if isinstance(event, Gap) else event.cursor.seq for event in watcher.events] == [1, 7, 2]
+
+
 async def test_rows_are_never_dropped_however_slow_the_observer(stream: Stream) -> None:
     async with watched(stream) as watcher:
         watcher.may_read.clear()
