@@ -12,6 +12,7 @@ from perdure.models.protocol import (
     ModelRequest,
     TextDelta,
     ThinkingDelta,
+    UsageSoFar,
 )
 from perdure.models.providers.names import PROVIDERS, Provider
 from perdure.models.providers.provided import ProviderModel
@@ -53,7 +54,7 @@ async def ask(model: ProviderModel, request: ModelRequest) -> Heard:
                 heard.thoughts.append(text)
             case HiddenDelta(chars=chars):
                 heard.hidden += chars
-            case ComesWhole():
+            case ComesWhole() | UsageSoFar():
                 pass
             case JobBegun():
                 heard.jobs += 1

@@ -270,4 +270,18 @@ MUTANTS = [
         "        if False:",
         "tests/scenarios/test_streaming.py -k 'behind_a_piece and memory'",
     ),
+    Mutant(
+        "what a provider tells early of the cost is forgotten",
+        "runtime/perform.py",
+        "Hearing(show, wait_longer, said.cost)",
+        "Hearing(show, wait_longer)",
+        "tests/providers/test_cost_so_far.py -k 'stream_that_is_cut'",
+    ),
+    Mutant(
+        "the parts of a paused reply before the one that failed cost nothing",
+        "models/providers/provided.py",
+        "                self.spent = told_of(so_far, self._model.model_name)\n",
+        "",
+        "tests/providers/test_cost_so_far.py -k 'fails_after_a_pause and whole'",
+    ),
 ]

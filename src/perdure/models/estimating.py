@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from msgspec.structs import replace
+
 from perdure.codec import encode
 from perdure.vocab.messages import File, Image, Message
 from perdure.vocab.tools import ToolDefinition
@@ -21,3 +23,12 @@ def estimated(instructions: str, messages: Sequence[Message], tools: Sequence[To
     files = sum(isinstance(part, Image | File) for message in messages for part in message.parts)
     tokens = -(-chars // CHARS_PER_TOKEN) + files * TOKENS_PER_FILE
     return Usage(input=tokens, output=-(-written // CHARS_PER_TOKEN), calls=1, estimated=1)
+
+
+def completed(told: Usage, guessed: Usage) -> Usage:
+    """An estimate of a call whose provider told some of its cost before it broke off: what was sent counts as told,
+    what was written is the larger of both."""
+    if not told.calls:
+        return guessed
+    written = max(told.output, guessed.output - told.reasoning)
+    return replace(told, output=written, cost_nano=0, priced=0, estimated=guessed.estimated)

@@ -130,7 +130,15 @@ class JobBegun:
     job: Json
 
 
-ModelEvent: TypeAlias = TextDelta | ThinkingDelta | HiddenDelta | ComesWhole | JobBegun | ModelReply
+@dataclass(frozen=True, slots=True)
+class UsageSoFar:
+    """What the provider has told of the cost before the reply is there: most tell the input at once. If the reply never
+    comes, that counts. Its price need not be known."""
+
+    usage: Usage
+
+
+ModelEvent: TypeAlias = TextDelta | ThinkingDelta | HiddenDelta | ComesWhole | JobBegun | UsageSoFar | ModelReply
 
 
 class ModelError(Exception):

@@ -19,7 +19,7 @@ from perdure.codec import Json, digest, encode, to_json
 from perdure.effects.controller import Begun, JournaledController, asking_care
 from perdure.errors import Error
 from perdure.ids import EffectId
-from perdure.models.estimating import estimated
+from perdure.models.estimating import completed, estimated
 from perdure.models.protocol import Model, ModelError, ModelRequest, kept
 from perdure.runtime.clients import CallSite, check_argument, visibly
 from perdure.runtime.hydrate import Fetch, hydrated
@@ -133,7 +133,7 @@ class CompletionsClient:
             async with self._models.within_limits(self._site.effect, f"model:{model.name}"):
                 async with asyncio.timeout(limit_s) as limit:
                     said.asked = True
-                    hearing, patience = Hearing(said.hear, wait_longer), Patience(turn.limits.stall_ms)
+                    hearing, patience = Hearing(said.hear, wait_longer, said.cost), Patience(turn.limits.stall_ms)
                     reply = await stream_reply(model, described, hearing, patience)
             adopted = kept(reply, turn=turn.id, iteration=turn.iteration)
         except asyncio.CancelledError:
@@ -240,7 +240,7 @@ def _count(site: CallSite, outcome: DirectOutcome, asks: DirectUsage) -> DirectO
 
 
 def _estimate(asked: ModelRequest, said: Saying) -> Usage:
-    return estimated(asked.instructions, asked.messages, (), said.chars)
+    return completed(said.told, estimated(asked.instructions, asked.messages, (), said.chars))
 
 
 def _messages(given: str | Sequence[Message]) -> tuple[Message, ...]:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from perdure.effects.journal import EffectJournal
 from perdure.errors import Error
 from perdure.ids import EffectId, SessionId, StreamId, Tenant, TurnId, session_stream
-from perdure.models.estimating import estimated
+from perdure.models.estimating import completed, estimated
 from perdure.models.protocol import KnowsPrices, Model, clean
 from perdure.runtime.transcript import Shown
 from perdure.services.replies import PartialStreamState, PartialStreamStore
@@ -40,12 +40,14 @@ MAX_UNSAVED = 1024
 @dataclass(frozen=True, slots=True)
 class Written:
     """What a model had written when it broke off: the text, the length of all of it, and whether something else had
-    begun that is not shown, such as a call; or that it never was `asked`."""
+    begun that is not shown, such as a call; or that it never was `asked`. `told` is what its provider had said of the
+    cost by then."""
 
     text: str = ""
     chars: int = 0
     hidden: bool = False
     asked: bool = True
+    told: Usage = Usage()
 
 
 @dataclass(slots=True)
@@ -56,6 +58,11 @@ class Saying:
     texts: list[str] = field(default_factory=list[str])
     chars: int = 0
     hidden: bool = False
+    told: Usage = Usage()
+
+    def cost(self, usage: Usage) -> None:
+        """The provider tells what it has cost so far."""
+        self.told = usage
 
     def add(self, text: str, thinking: bool) -> bool:
         """Whether others need to know: of what is hidden, they are told once."""
@@ -73,8 +80,8 @@ class Saying:
 
     @property
     def anything(self) -> bool:
-        """Whether it has begun to write."""
-        return self.chars > 0 or self.hidden
+        """Whether it has begun to write, or to cost."""
+        return self.chars > 0 or self.hidden or self.told.calls > 0
 
     @property
     def text(self) -> str:
@@ -84,7 +91,7 @@ class Saying:
     @property
     def written(self) -> Written:
         """What there is of it."""
-        return Written(self.text, self.chars, self.hidden, self.asked)
+        return Written(self.text, self.chars, self.hidden, self.asked, self.told)
 
 
 async def written(store: Store, stream: StreamId, turn: TurnId, effect: EffectId) -> Written:
@@ -162,11 +169,12 @@ class Unsaved:
         return self._known.pop((stream, turn, effect), None)
 
 
-async def cost_of(model: Model, turn: Turn, shown: Shown, chars: int) -> Usage:
-    """What a call cost of which nobody told, with its price if the model knows one."""
+async def cost_of(model: Model, turn: Turn, shown: Shown, before: Written) -> Usage:
+    """What a call cost that broke off, with its price if the model knows one: what its provider had not told by then is
+    estimated."""
     asked = turn.composition
-    usage = estimated(asked.instructions, shown.messages, [tool.definition for tool in asked.tools], chars)
-    return await priced(model, usage)
+    usage = estimated(asked.instructions, shown.messages, [tool.definition for tool in asked.tools], before.chars)
+    return await priced(model, completed(before.told, usage))
 
 
 async def priced(model: Model, usage: Usage) -> Usage:
@@ -184,7 +192,7 @@ def partial_reply(turn: Turn, text: str, why: str, usage: Usage) -> Reply | None
 
 async def ended(model: Model, turn: Turn, shown: Shown, before: Written, known: Usage | None) -> LlmCallOutcome:
     """How a call ended whose worker is gone, or whose turn was cancelled. What nobody told is estimated."""
-    spent = known or (await cost_of(model, turn, shown, before.chars) if before.asked else Usage())
+    spent = known or (await cost_of(model, turn, shown, before) if before.asked else Usage())
     streamed = before.chars > 0
     if turn.cancel:
         return LlmCallOutcome(error=NOT_WANTED, text_streamed=streamed, spent=spent)

@@ -116,7 +116,8 @@ async def ask_model(
     try:
         async with asyncio.timeout(limit_s) as limit:
             said.asked = True
-            reply = await stream_reply(access.model, request, Hearing(show, wait_longer), access.patience)
+            hears = Hearing(show, wait_longer, said.cost)
+            reply = await stream_reply(access.model, request, hears, access.patience)
         adopted = kept(reply, turn=turn.id, iteration=turn.iteration)
     except TimeoutError:
         message = f"no complete reply within {limit_s} s"
@@ -136,7 +137,7 @@ async def _broken(model: Model, turn: Turn, shown: Shown, said: Saying, problem:
     """The end of an attempt that broke off. What its provider does not tell is estimated."""
     error, spent = problem.error, problem.spent
     if not spent.calls and (said.anything or error.kind == "stall"):
-        spent = await cost_of(model, turn, shown, said.chars)
+        spent = await cost_of(model, turn, shown, said.written)
     may_stand = error.retryable and error.kind != "job_lost" and not said.hidden
     if may_stand and (reply := partial_reply(turn, said.text, error.kind, spent)):
         return LlmCallOutcome(reply=reply, text_streamed=True)
@@ -149,7 +150,7 @@ def _checked(
     """A last word must have the form that was asked for; whether it has is recorded with it."""
     if check is None or reply.calls or reply.finish in ("refusal", "content_filter"):
         return outcome
-    problem = check(reply.text)
+    problem = check(reply.answer)
     if problem is None:
         return replace(outcome, output="valid")
     return replace(outcome, output="invalid", problem=problem.message)

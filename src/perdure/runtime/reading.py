@@ -23,10 +23,12 @@ from perdure.models.protocol import (
     ModelRequest,
     TextDelta,
     ThinkingDelta,
+    UsageSoFar,
     clean,
 )
 from perdure.services.replies import StreamHeartbeater, StreamProgress
 from perdure.vocab.outcomes import LlmError
+from perdure.vocab.usage import Usage
 
 log = logging.getLogger("perdure.runtime")
 
@@ -39,10 +41,12 @@ BEAT_S = 5.0
 @dataclass(frozen=True, slots=True)
 class Hearing:
     """Who is told what a model says before its reply: texts (and whether they are thoughts; an empty one is something
-    that is not shown), and, before it is gone on, that the provider works on a job by itself."""
+    that is not shown), and, before it is gone on, that the provider works on a job by itself; and what the
+    provider tells of the cost meanwhile."""
 
     said: Callable[[str, bool], None]
     job: Callable[[Json], Awaitable[None]] | None = None
+    usage: Callable[[Usage], None] | None = None
 
 
 NOBODY = Hearing(lambda _text, _thinking: None)
@@ -86,6 +90,9 @@ async def stream_reply(model: Model, request: ModelRequest, hearing: Hearing, pa
                         silence.means_nothing()
                         if hearing.job is not None:
                             await hearing.job(job)
+                    case UsageSoFar(usage=usage):
+                        if hearing.usage is not None:
+                            hearing.usage(usage)
                     case ModelReply():
                         return item
     finally:

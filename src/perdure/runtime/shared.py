@@ -78,7 +78,7 @@ class TurnResult:
     @staticmethod
     def of(ended: TurnEnded, answer: LlmCallOutcome | None, output_as: Output | None = None) -> TurnResult:
         """The end of a turn and the reply it ended with."""
-        text = answer.reply.text if answer and answer.reply else ""
+        text = answer.text if answer else ""
         valid = answer is not None and answer.output == "valid" and ended.status == "finished"
         partial = answer.reply.partial if answer and answer.reply else ""
         return TurnResult(

@@ -196,7 +196,7 @@ def _news(parent: Parent, session: SessionId, ended: TurnEnded, records: tuple[R
     """A background child is done: its parent is told as if somebody had said so, in the turn that runs or in one of its
     own."""
     answer = last_answer(records)
-    text = (answer.reply.text if answer and answer.reply else "") if ended.status == "finished" else ended.message
+    text = (answer.text if answer else "") if ended.status == "finished" else ended.message
     cut = f"\n[cut; all of it is in session {session}]" if len(text) > MAX_TOLD_CHARS else ""
     lines = f"Sub-agent {ended.reason or ended.status}.\n- session: {session}\n\n{text[:MAX_TOLD_CHARS]}{cut}"
     key = f"subagent:{session}"

@@ -286,7 +286,7 @@ async def ended_turn(store: Store, key: AwaitEventKey) -> Resolution | None:
             return None
         return Err(code=Code.SUBAGENT_GONE.value, message=f"session {scope.session} was deleted before it answered")
     ended, answer = over
-    text = answer.reply.text if answer and answer.reply else ""
+    text = answer.text if answer else ""
     value: Json = {"status": ended.status, "reason": ended.reason, "message": ended.message, "text": text}
     return Ok(value=value)
 

@@ -161,7 +161,7 @@ class LogSpawnStore:
             over = await told(self._store, _stream_of(parent, child), child.asked)
             if over is not None:
                 ended, answer = over
-                return ended.reason or ended.status, answer.reply.text if answer and answer.reply else ended.message
+                return ended.reason or ended.status, answer.text if answer and answer.reply else ended.message
         row = await self._store.find(parent, report_key(child.child, child.asked))
         record = row.record if row else None
         return (record.status, record.result) if isinstance(record, ChildEnded) else None

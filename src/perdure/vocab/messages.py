@@ -34,12 +34,15 @@ class Citation(Value, frozen=True):
 
 
 class Text(Value, frozen=True, tag="text"):
-    """Plain text. `state` is what its provider wants back with it, and only goes to the route it came from."""
+    """Plain text. `state` is what its provider wants back with it, and only goes to the route it came from. An `aside`
+    is shown and is no part of the answer: what a model says of its work.
+    """
 
     text: str
     citations: tuple[Citation, ...] = ()
     state: Json = None
     route: str = ""
+    aside: bool = False
 
 
 class Thinking(Value, frozen=True, tag="thinking"):
@@ -130,6 +133,11 @@ class Reply(Value, frozen=True):
     def text(self) -> str:
         """The visible text, joined."""
         return "".join(part.text for part in self.parts if isinstance(part, Text))
+
+    @property
+    def answer(self) -> str:
+        """The text without what was said beside it."""
+        return "".join(part.text for part in self.parts if isinstance(part, Text) and not part.aside)
 
     @property
     def calls(self) -> tuple[ToolCall, ...]:

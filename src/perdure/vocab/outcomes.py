@@ -163,6 +163,13 @@ class LlmCallOutcome(Value, frozen=True, tag="llm_call"):
     kind: ClassVar[EffectKind] = EffectKind.LLM_CALL
 
     @property
+    def text(self) -> str:
+        """What a turn that ends with it has for its text: where a form was asked for, what has that form."""
+        if self.reply is None:
+            return ""
+        return self.reply.answer if self.output == "valid" else self.reply.text
+
+    @property
     def bought(self) -> Usage:
         """What it cost, whatever came of it."""
         return self.reply.usage if self.reply is not None else self.spent

@@ -32,6 +32,8 @@ MOST_TOKENS = 1 << 40
 """More than any reply has: a server that says so has made it up."""
 RESPONSE = "response"
 """The kind of an `Opaque` that belongs to a whole reply."""
+COMMENTARY = "commentary"
+"""The phase of a message of OpenAI that is no part of the answer."""
 _WANTED_BACK = ("container_id", "input_transformations")
 """What the library looks for in earlier replies: where their code ran, and which thoughts were left out."""
 
@@ -71,7 +73,9 @@ def answer_parts(part: m.ModelResponsePart, route: str) -> Iterable[AnswerPart]:
             state = _state(part)
             if part.content or part.provider_details:
                 citations = tuple(_citations(part.citations or ()))
-                yield Text(text=part.content, citations=citations, state=state, route=route if state else "")
+                aside = (part.provider_details or {}).get("phase") == COMMENTARY
+                kept = route if state else ""
+                yield Text(text=part.content, citations=citations, state=state, route=kept, aside=aside)
         case m.ThinkingPart():
             yield Thinking(text=part.content, signature=part.signature or "", route=route, state=_state(part))
         case m.ToolCallPart():
@@ -141,7 +145,7 @@ def usage_of(response: m.ModelResponse, model: str) -> Usage:
     """What a reply cost, also one that broke off. A price that the library does not know, neither for the model that
     answered nor for the one that was asked, stays unknown.
     """
-    usage = _buckets(response.usage)
+    usage = buckets_of(response.usage)
     for name in (response.model_name, model):
         try:
             price = dataclasses.replace(response, model_name=name).cost().total_price
@@ -161,12 +165,17 @@ def priced(usage: Usage, model: str, provider: str) -> int | None:
     from pydantic_ai.messages import ModelResponse
     from pydantic_ai.usage import RequestUsage
 
-    tokens = RequestUsage(input_tokens=usage.input, output_tokens=usage.output)
+    tokens = RequestUsage(
+        input_tokens=usage.input + usage.cache_read + usage.cache_write,
+        cache_read_tokens=usage.cache_read,
+        cache_write_tokens=usage.cache_write,
+        output_tokens=usage.output + usage.reasoning,
+    )
     known = usage_of(ModelResponse(parts=[], usage=tokens, model_name=model, provider_name=provider), model)
     return known.cost_nano if known.priced else None
 
 
-def _buckets(usage: RequestUsage) -> Usage:
+def buckets_of(usage: RequestUsage) -> Usage:
     """The buckets of theirs contain each other; ours do not overlap."""
     read, wrote = _count(usage.cache_read_tokens), _count(usage.cache_write_tokens)
     output = _count(usage.output_tokens)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from copy import copy
 from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, Literal, cast
@@ -13,21 +14,23 @@ from msgspec import structs
 
 from perdure.codec import Json
 from perdure.errors import Code, Error
-from perdure.models.estimating import estimated
+from perdure.models.estimating import completed, estimated
 from perdure.models.protocol import (
     ComesWhole,
     HiddenDelta,
     JobBegun,
     ModelError,
     ModelEvent,
+    ModelReply,
     ModelRequest,
     TextDelta,
     ThinkingDelta,
+    UsageSoFar,
 )
 from perdure.models.providers import building, clients
 from perdure.models.providers.credentials import LocalCredentials
 from perdure.models.providers.failures import failure_of, of_the_line
-from perdure.models.providers.incoming import priced, reply_of, told_of
+from perdure.models.providers.incoming import buckets_of, priced, reply_of, told_of
 from perdure.models.providers.names import Provider, split
 from perdure.models.providers.outgoing import Outgoing, settings_of
 from perdure.services.llm import ProviderCredentials
@@ -39,6 +42,7 @@ if TYPE_CHECKING:
     from pydantic_ai import messages as m
     from pydantic_ai.models import Model as TheirModel
     from pydantic_ai.models import StreamedResponse
+    from pydantic_ai.usage import RequestUsage
 
 log = logging.getLogger("perdure.models")
 
@@ -113,7 +117,11 @@ class ProviderModel:
                     raise
                 log.exception("an answer of %s cannot be read", self.name)
                 message = "the provider's answer cannot be read; the log has the cause"
-                spent = attempt.spent if attempt.spent.calls else await self.priced(attempt.estimated(0))
+                spent = (
+                    attempt.spent
+                    if attempt.spent.calls
+                    else await self.priced(completed(attempt.told, attempt.estimated(0)))
+                )
                 failure = ModelError(LlmError(kind="unavailable", message=message, retryable=True), spent)
             raise failure if of_the_line(problem) else attempt.judged(failure) from problem
 
@@ -155,7 +163,7 @@ class _Attempt:
         self._request = request
         self._job = request.job
         self._begun: str | None = None  # the job that was told
-        self.spent = Usage()
+        self.spent = self.told = Usage()
         out = Outgoing(request, model, route)
         self._streamed = bool(settings_of(request.settings).get("stream", True))
         self._settings, self._parameters, self._messages = out.settings(), out.parameters(), out.messages()
@@ -170,13 +178,16 @@ class _Attempt:
             messages = [*self._messages, so_far] if so_far is not None else self._messages
             told: list[m.ModelResponse] = []
             if self._streamed:
-                async for delta in self._stream(messages, told):
+                async for delta in self._stream(messages, so_far, told):
                     yield delta
             else:
                 told.append(await self._model.request(messages, self._settings, self._parameters))
             so_far = _joined(so_far, told[0], rest=self._streamed)
             if so_far.state != "suspended":
                 break
+            if so_far.usage.has_values():  # a pause is paid for, whatever becomes of the rest
+                self.spent = told_of(so_far, self._model.model_name)
+                yield self._so_far(so_far)
             pauses += so_far.provider_response_id != self._begun
             if pauses > MAX_PAUSES:
                 message = f"the provider paused the reply more than {MAX_PAUSES} times"
@@ -185,25 +196,43 @@ class _Attempt:
             if (begun := self._begin(so_far)) is not None:
                 yield begun
             await asyncio.sleep(self._model.continuation_delay(so_far) or 0)
-        reply = reply_of(so_far, name=self._name, model=self._model.model_name, route=self._route)
+        reply = self._reply(so_far)
         untold = bool(reply.parts) and not so_far.usage.has_values()
         yield replace(reply, usage=self.estimated(_length(so_far))) if untold else reply
+
+    def _so_far(self, response: m.ModelResponse) -> UsageSoFar:
+        self.told = buckets_of(response.usage)
+        return UsageSoFar(self.told)
 
     def estimated(self, written: int) -> Usage:
         """What it cost, where the provider does not tell: tokens for the limits, and no price."""
         asked = self._request
         return estimated(asked.instructions, asked.messages, asked.tools, written)
 
-    async def _stream(self, messages: list[m.ModelMessage], told: list[m.ModelResponse]) -> AsyncIterator[ModelEvent]:
+    def _reply(self, response: m.ModelResponse) -> ModelReply:
+        try:
+            return reply_of(response, name=self._name, model=self._model.model_name, route=self._route)
+        except ModelError as problem:
+            if self._streamed and problem.error.kind == "stream_cut":  # its last word on the cost was not heard either
+                raise ModelError(problem.error) from problem
+            raise
+
+    async def _stream(
+        self, messages: list[m.ModelMessage], before: m.ModelResponse | None, told: list[m.ModelResponse]
+    ) -> AsyncIterator[ModelEvent]:
+        cost: RequestUsage | None = None
         async with self._model.request_stream(messages, self._settings, self._parameters) as stream:
             try:
                 async for event in self._heard(stream):
+                    if stream.usage.has_values() and stream.usage != cost:
+                        cost = copy(stream.usage)
+                        yield self._so_far(_joined(before, stream.get(), rest=True))
                     if isinstance(event, JobBegun):
                         yield event
                     elif (delta := _delta(event)) is not None:
                         yield delta
             except Exception:
-                self.spent = told_of(stream.get(), self._model.model_name)
+                self.spent = Usage()  # nobody tells what the rest of it cost; what was told is known
                 raise
             told.append(stream.get())
 
