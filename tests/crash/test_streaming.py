@@ -120,6 +120,12 @@ class Watcher:
                 self._task.result()
             await asyncio.sleep(0.02)
 
+    async def until_superseded(self, times: int) -> None:
+        async def so_often() -> bool:
+            return sum(isinstance(event, Superseded) for event in self.events) >= times
+
+        await until(so_often, seconds=40)
+
     async def leave(self) -> str:
         self._task.cancel()
         await asyncio.wait([self._task])
@@ -279,3 +285,34 @@ async def test_a_host_may_remember_replies_that_broke_off_itself(
     stands = (knows or NEW) if isinstance(knows, str) else OLD
     assert (result.text, result.partial) == (stands, "" if stands == NEW else "worker_lost")
     assert result.usage.estimated == 1
+
+
+async def test_killed_twice_in_the_middle_of_a_reply(url: str, tmp_path: Path) -> None:
+    asked = tmp_path / "asked"
+    async with Runtime(url, agents=[], worker=False) as looking:
+        watcher: Watcher | None = None
+        for life in (1, 2):
+            half = tmp_path / f"half{life}"
+            child = started([sys.executable, "-c", textwrap.dedent(CHILD), url, str(asked), str(half)])
+            try:
+                while not there(half):
+                    assert child.poll() is None
+                    await asyncio.sleep(0.05)
+                watcher = watcher or Watcher(looking)
+                await watcher.until_superseded(life - 1)
+                await watcher.until(OLD)
+            finally:
+                os.kill(child.pid, signal.SIGKILL)
+                child.wait()
+        assert watcher is not None
+        async with Runtime(url, agents=[Agent("a", model=Writer(asked))], tuning=Tuning(lease_s=1.0)) as rt:
+            sent = await (await rt.session("s", agent="a")).send("go", key="k")
+            assert (await sent.result(timeout=40)).text == NEW
+            await watcher.until(NEW)
+            await watcher.leave()
+            ledger = [
+                (entry.effect, entry.usage.output, entry.usage.estimated) for entry in await sent.session.ledger()
+            ]
+    assert len(asked.read_text().splitlines()) == 3
+    assert ledger == [("m1.1", 1_130, 1), ("m1.2", 1_130, 1), ("m1.3", 1_000, 0)]
+    assert sum(isinstance(event, Superseded) for event in watcher.events) == 2

@@ -284,4 +284,11 @@ MUTANTS = [
         "",
         "tests/providers/test_cost_so_far.py -k 'fails_after_a_pause and whole'",
     ),
+    Mutant(
+        "an observer that does not read keeps everything in memory",
+        "observe/hub.py",
+        "        if len(self.items) < self.limit:",
+        "        if True:",
+        "tests/scenarios/test_streams_under_attack.py -k 'fifty and memory'",
+    ),
 ]
