@@ -103,8 +103,8 @@ MUTANTS = [
     Mutant(
         "what a cut stream had cost is forgotten",
         "models/providers/provided.py",
-        "self.spent = told_of(stream.get(), self._model.model_name)",
-        "self.spent = Usage()",
+        "self.told = buckets_of(response.usage)",
+        "self.told = Usage()",
         "tests/providers/test_turns.py -k cut_stream_had_cost",
     ),
     Mutant(
