@@ -48,8 +48,8 @@ from perdure.inbox.items import Wake
 from perdure.models.protocol import ModelEvent, ModelReply, ModelRequest, ProviderCall
 from perdure.models.scripted import ScriptedModel, say
 from perdure.runtime.clock import SystemClock
-from perdure.runtime.owned import OwnedStream
-from perdure.runtime.session import Session
+from perdure.runtime.sessions.session import Session
+from perdure.runtime.worker.owned import OwnedStream
 from perdure.store.sqlite.store import SqliteStore
 from perdure.vocab.effects import DurableStep, EffectKind, Envelope, Invocation, Scope
 from perdure.vocab.messages import Text, ToolResult

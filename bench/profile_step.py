@@ -33,7 +33,7 @@ PARTS = {
     "begin: fingerprint, journal, intent": ("effects/controller.py", "begin"),
     "settle: outcome": ("effects/controller.py", "settle"),
     "records encoded and read back": ("commit/plan.py", "of"),
-    "handing an append to the writer": ("runtime/owned.py", "flush"),
+    "handing an append to the writer": ("runtime/worker/owned.py", "flush"),
     "the user's function": ("tools/steps.py", "run"),
     "its result checked": ("tools/endings.py", "returned"),
     "answers of the writer, folded": ("store/sqlite/writer.py", "_settle"),
@@ -41,7 +41,7 @@ PARTS = {
     "of it: columns": ("store/postgres/appends.py", "_arguments"),
     "of it: the driver": ("store/postgres/tx.py", "all"),
     "of it: answers, folded": ("store/postgres/store.py", "_answer"),
-    "turns around the steps": ("runtime/serving.py", "_serve"),
+    "turns around the steps": ("runtime/worker/serving.py", "_serve"),
 }
 
 

@@ -33,7 +33,7 @@ from perdure import (
 from perdure.codec import Json
 from perdure.models.protocol import ModelEvent, ModelReply, ModelRequest, ProviderCall
 from perdure.models.scripted import ScriptedModel
-from perdure.runtime.process_function import ProcessFunction
+from perdure.runtime.processes.function import ProcessFunction
 from perdure.services.background import BackgroundEventSink, BackgroundOutcome
 from perdure.tools.background import SpawnBackgroundTool
 from perdure.vocab.messages import Text, ToolResult

@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from perdure.runtime.agent import Agent
     from perdure.runtime.deps import DepsContext, per_turn
     from perdure.runtime.instructions import InstructionsContext
-    from perdure.runtime.process_context import ProcessContext
-    from perdure.runtime.process_function import process
+    from perdure.runtime.processes.context import ProcessContext
+    from perdure.runtime.processes.function import process
     from perdure.runtime.runtime import Runtime, run
-    from perdure.runtime.sent import Sent
-    from perdure.runtime.session import Session
+    from perdure.runtime.sessions.sent import Sent
+    from perdure.runtime.sessions.session import Session
     from perdure.runtime.shared import TurnResult
     from perdure.runtime.tuning import Tuning
     from perdure.runtime.work import Work
@@ -75,12 +75,12 @@ _WHERE = {
     "PendingCompletion": "perdure.vocab.outcomes",
     "PendingItem": "perdure.observe.pending",
     "PreparedToolCall": "perdure.vocab.effects",
-    "ProcessContext": "perdure.runtime.process_context",
+    "ProcessContext": "perdure.runtime.processes.context",
     "Progress": "perdure.observe.events",
     "RetryPolicy": "perdure.vocab.tools",
     "Runtime": "perdure.runtime.runtime",
-    "Sent": "perdure.runtime.sent",
-    "Session": "perdure.runtime.session",
+    "Sent": "perdure.runtime.sessions.sent",
+    "Session": "perdure.runtime.sessions.session",
     "StepFailed": "perdure.tools.endings",
     "Tool": "perdure.tools.decorator",
     "ToolContext": "perdure.tools.context",
@@ -102,7 +102,7 @@ _WHERE = {
     "ask_user": "perdure.tools.client_side",
     "client_tool": "perdure.tools.client_side",
     "per_turn": "perdure.runtime.deps",
-    "process": "perdure.runtime.process_function",
+    "process": "perdure.runtime.processes.function",
     "run": "perdure.runtime.runtime",
     "tool": "perdure.tools.decorator",
 }

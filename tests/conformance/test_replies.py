@@ -10,8 +10,8 @@ import pytest
 
 from perdure.commit.plan import Entry
 from perdure.ids import DEFAULT_TENANT, EffectId, Seq, SessionId, TurnId, WorkerId, session_stream
+from perdure.runtime.calls.lost import StoredPartialStreams
 from perdure.runtime.clock import SystemClock
-from perdure.runtime.lost import StoredPartialStreams
 from perdure.store.aes_gcm import AesGcm
 from perdure.store.encoded import encoded
 from perdure.store.live import Piece

@@ -14,7 +14,7 @@ import pytest
 from perdure import Runtime, Tuning
 from perdure.codec import Json
 from perdure.runtime.clock import SystemClock
-from perdure.runtime.process_handle import ProcessHandle
+from perdure.runtime.processes.handle import ProcessHandle
 from perdure.runtime.stores import store_for
 from perdure.services.command_supervisor import start_of
 from perdure.services.os_commands import RunFolder

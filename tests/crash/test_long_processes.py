@@ -15,7 +15,7 @@ import pytest
 from perdure import ProcessContext, Runtime, process
 from perdure.ids import StreamId
 from perdure.runtime.clock import SystemClock
-from perdure.runtime.process_function import ProcessFunction
+from perdure.runtime.processes.function import ProcessFunction
 from perdure.runtime.stores import store_for
 from perdure.store.protocol import Store
 from perdure.store.shapes import Loaded

@@ -11,7 +11,7 @@ import pytest
 from perdure import ProcessContext, Runtime
 from perdure.codec import Json
 from perdure.processes.registration import environment
-from perdure.runtime.starting import register
+from perdure.runtime.processes.starting import register
 from perdure.store.shapes import Place
 from perdure.vocab.registrations import EngineInput, ProcessInput, ProcessWasAbandoned, Registration
 from tests.crash.harness import processes, wait_until

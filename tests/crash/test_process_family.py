@@ -15,9 +15,9 @@ import pytest
 from perdure import Agent, OutcomeUnknown, ProcessContext, Runtime, Tuning, process
 from perdure.models.scripted import ScriptedModel, say
 from perdure.runtime.clock import SystemClock
-from perdure.runtime.process_function import ProcessFunction
-from perdure.runtime.session import Session
-from perdure.runtime.starting import python_process, register
+from perdure.runtime.processes.function import ProcessFunction
+from perdure.runtime.processes.starting import python_process, register
+from perdure.runtime.sessions.session import Session
 from perdure.runtime.stores import store_for
 from perdure.store.protocol import Store
 from perdure.testing import World

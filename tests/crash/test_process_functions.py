@@ -15,7 +15,7 @@ import pytest
 from perdure import OutcomeUnknown, ProcessContext, Runtime, Tuning, process
 from perdure.observe.events import Fact
 from perdure.runtime.clock import SystemClock
-from perdure.runtime.process_handle import ProcessHandle
+from perdure.runtime.processes.handle import ProcessHandle
 from perdure.runtime.stores import store_for
 from perdure.testing.crash import KILL_AT, TRACE, Boundary, tripwire_from_environment
 from perdure.vocab.records import EffectSettled, EffectStarted

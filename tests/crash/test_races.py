@@ -12,7 +12,7 @@ import pytest
 from perdure import Agent, Runtime, ToolContext, tool
 from perdure.ids import TurnId
 from perdure.models.scripted import ScriptedModel, call, say
-from perdure.runtime.session import Session
+from perdure.runtime.sessions.session import Session
 from perdure.vocab.records import TurnOpened
 from tests.crash.harness import processes
 from tests.crash.scenarios import Ledger, store_url

@@ -12,7 +12,7 @@ import pytest
 
 from perdure import Agent, Runtime, ToolContext, tool
 from perdure.models.scripted import ScriptedModel, call, say
-from perdure.runtime.session import Session
+from perdure.runtime.sessions.session import Session
 from perdure.store.protocol import Store
 from perdure.testing import World, every_boundary
 from perdure.testing.life import Script

@@ -12,7 +12,7 @@ import pytest
 from perdure import Agent, Runtime, Tuning, Work
 from perdure.models.protocol import Model
 from perdure.runtime.clock import SystemClock
-from perdure.runtime.process_function import ProcessCode
+from perdure.runtime.processes.function import ProcessCode
 from perdure.store.memory.store import MemoryStore
 from perdure.store.postgres.store import PostgresStore
 from perdure.store.protocol import Store

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from perdure import Runtime, Tuning
-from perdure.runtime.process_handle import ProcessHandle
+from perdure.runtime.processes.handle import ProcessHandle
 from perdure.vocab.records import EffectSettled, EffectStarted
 from tests.scenarios.conftest import until
 

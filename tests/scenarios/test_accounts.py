@@ -14,8 +14,8 @@ from perdure.errors import Code
 from perdure.ids import SessionId
 from perdure.models.protocol import ModelError, ModelEvent, ModelRequest
 from perdure.models.scripted import Answer, ScriptedModel, call, say
-from perdure.runtime.accounts import By, Question, accounts, day_of
 from perdure.runtime.clock import SystemClock
+from perdure.runtime.sessions.accounts import By, Question, accounts, day_of
 from perdure.vocab.outcomes import LlmError
 from perdure.vocab.usage import Usage
 from tests.scenarios.conftest import NewStore

@@ -17,7 +17,7 @@ from perdure.ids import EffectId, PromiseId, Tenant
 from perdure.models.scripted import ScriptedModel, call, say
 from perdure.processes.record import Signals
 from perdure.runtime.clock import SystemClock
-from perdure.runtime.waits import Waits
+from perdure.runtime.worker.waits import Waits
 from perdure.store.memory.store import MemoryStore
 from perdure.store.protocol import Store
 from perdure.store.shapes import StreamInfo

@@ -29,8 +29,8 @@ from perdure.ids import CallId, PromiseId
 from perdure.models.scripted import ScriptedModel, call, calls, say
 from perdure.observe.pending import PendingDecision
 from perdure.observe.verify import verify
-from perdure.runtime.approvals import Outcome
 from perdure.runtime.clock import SystemClock
+from perdure.runtime.sessions.approvals import Outcome
 from perdure.session.fold import CODE
 from perdure.tools.decorator import AnyTool, ToolOptions
 from perdure.tools.prepare import ToolPrepareContext

@@ -26,7 +26,7 @@ from perdure.commit.plan import Entry
 from perdure.ids import CallId, EffectId, InputId, TurnId
 from perdure.models.protocol import ModelEvent, ModelReply, ModelRequest
 from perdure.models.scripted import ScriptedModel, call, say
-from perdure.runtime.orphans import Orphans
+from perdure.runtime.worker.orphans import Orphans
 from perdure.vocab.messages import Text, ToolResult
 from perdure.vocab.outcomes import CompletedToolCall, Done, Success, ToolCallOutcome
 from perdure.vocab.records import EffectSettled, EffectStarted, InputAdmitted

@@ -13,7 +13,8 @@ from perdure.codec import Json
 from perdure.errors import Code
 from perdure.ids import SessionId, process_stream
 from perdure.models.scripted import ScriptedModel, say
-from perdure.runtime import background, serving
+from perdure.runtime.tasks import background
+from perdure.runtime.worker import serving
 from perdure.services.background import MAX_ACTIVE_PER_WORKER
 from perdure.services.tasks import CreateSessionTask, SessionTask
 from perdure.vocab.records import ProcessFirstStarted

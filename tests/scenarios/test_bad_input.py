@@ -12,7 +12,7 @@ import pytest
 
 from perdure import Agent, Code, Error, Runtime, ToolContext, tool
 from perdure.models.scripted import ScriptedModel, call, say
-from perdure.runtime.parts import Content
+from perdure.runtime.sessions.parts import Content
 from perdure.tools.client_side import client_tool
 from perdure.vocab.messages import Text
 from tests.scenarios.conftest import Desk

@@ -19,7 +19,7 @@ from perdure.models.scripted import ScriptedModel, call, calls, say
 from perdure.observe.verify import verify
 from perdure.runtime.clock import SystemClock
 from perdure.runtime.runtime import Runtime as AnyRuntime
-from perdure.runtime.session import Session
+from perdure.runtime.sessions.session import Session
 from perdure.session.fold import CODE
 from perdure.store.protocol import Store
 from perdure.store.shapes import Accepted, AlreadyResolved

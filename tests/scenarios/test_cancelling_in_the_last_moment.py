@@ -9,10 +9,10 @@ import pytest
 
 from perdure import RetryPolicy, ToolContext, ToolError, tool
 from perdure.models.scripted import ScriptedModel, call, calls, say
-from perdure.runtime.flights import Flight
-from perdure.runtime.runners import Runner
-from perdure.runtime.session import Session
-from perdure.runtime.turns import TurnDriver
+from perdure.runtime.calls.runners import Runner
+from perdure.runtime.sessions.session import Session
+from perdure.runtime.turns.flights import Flight
+from perdure.runtime.turns.loop import TurnDriver
 from perdure.testing.validity import complaints
 from perdure.tools.toolbox import ToolSource
 from perdure.vocab.outcomes import PendingCompletion

@@ -13,8 +13,8 @@ from perdure.codec import Json
 from perdure.ids import PromiseId, StreamId
 from perdure.models.scripted import ScriptedModel, call, calls, say
 from perdure.observe.pending import PendingClientCall, PendingQuestion
-from perdure.runtime import answers
-from perdure.runtime.session import Session
+from perdure.runtime.sessions import answers
+from perdure.runtime.sessions.session import Session
 from perdure.store.shapes import Accepted, AlreadyResolved
 from perdure.tools.client_side import ask_user, asking, client_tool
 from perdure.tools.toolbox import ToolSource

@@ -34,7 +34,7 @@ from perdure.codemode.machine import Machine
 from perdure.codemode.pauses import Pause
 from perdure.models.scripted import ScriptedModel, call, calls, say
 from perdure.observe.verify import verify
-from perdure.runtime.programs import ProgramsClient
+from perdure.runtime.calls.programs import ProgramsClient
 from perdure.session.fold import CODE
 from perdure.session.redaction import caches_of
 from perdure.tools.decorator import AnyTool

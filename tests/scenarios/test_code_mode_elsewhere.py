@@ -9,7 +9,7 @@ from perdure.codec import Json
 from perdure.codemode import code_mode
 from perdure.models.scripted import ScriptedModel, call, say
 from perdure.observe.pending import PendingClientCall, PendingItem, PendingQuestion
-from perdure.runtime.programs import ProgramsClient
+from perdure.runtime.calls.programs import ProgramsClient
 from perdure.tools.client_side import asking, client_tool
 from perdure.vocab.promises import Err
 from tests.scenarios.conftest import Desk, until

@@ -11,7 +11,7 @@ from perdure import Agent, Code, Error, Runtime, ToolContext, ToolError, Tuning,
 from perdure.codec import Json
 from perdure.codemode import Limits, code_mode
 from perdure.models.scripted import ScriptedModel, call, say
-from perdure.runtime.programs import ProgramsClient
+from perdure.runtime.calls.programs import ProgramsClient
 from perdure.tools.decorator import AnyTool
 from perdure.vocab.outcomes import DurableStepOutcome
 from perdure.vocab.records import EffectSettled, EffectStarted

@@ -29,7 +29,7 @@ from perdure.codemode.machine import Machine
 from perdure.codemode.pauses import Pause
 from perdure.models.protocol import ModelEvent, ModelRequest, TextDelta
 from perdure.models.scripted import ScriptedModel, Step, call, say
-from perdure.runtime.programs import ProgramsClient
+from perdure.runtime.calls.programs import ProgramsClient
 from perdure.tools.clients.dispatch import ChildCall
 from perdure.tools.decorator import AnyTool
 from perdure.tools.provider import ToolProvider

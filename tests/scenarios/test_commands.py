@@ -19,8 +19,8 @@ from perdure.errors import Code
 from perdure.ids import SessionId
 from perdure.models.scripted import ScriptedModel, call, say
 from perdure.processes.commands import Spawned
-from perdure.runtime.commands import CommandCode
-from perdure.runtime.process_handle import ProcessHandle
+from perdure.runtime.processes.handle import ProcessHandle
+from perdure.runtime.tasks.commands import CommandCode
 from perdure.services.os_commands import RunFolder
 from perdure.tools.decorator import AnyTool
 from perdure.vocab.messages import Text

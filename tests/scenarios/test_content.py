@@ -9,7 +9,7 @@ import pytest
 from perdure import Agent, Attachment, AttachmentRef, Code, Error, Runtime
 from perdure.ids import BlobHash
 from perdure.models.protocol import ModelEvent, ModelReply, ModelRequest
-from perdure.runtime.parts import MAX_PART_BYTES
+from perdure.runtime.sessions.parts import MAX_PART_BYTES
 from perdure.vocab.messages import File, Image, Text
 from perdure.vocab.usage import Usage
 from tests.scenarios.conftest import Desk, NewStore

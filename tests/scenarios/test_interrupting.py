@@ -11,8 +11,8 @@ from perdure import RetryPolicy, ToolContext, ToolError, Tuning, tool
 from perdure.cli.timeline import pictures
 from perdure.codec import Json
 from perdure.models.scripted import ScriptedModel, call, calls, fail, say
-from perdure.runtime import verbs
-from perdure.runtime.session import Session
+from perdure.runtime.sessions import verbs
+from perdure.runtime.sessions.session import Session
 from perdure.session.fold import SessionState
 from perdure.store.shapes import Loaded
 from perdure.testing.validity import complaints

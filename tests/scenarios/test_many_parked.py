@@ -16,9 +16,9 @@ from perdure import Agent, Runtime, ToolContext, Tuning, tool
 from perdure.models.protocol import ModelEvent, ModelRequest
 from perdure.models.scripted import ScriptedModel, call, say
 from perdure.runtime.clock import SystemClock
-from perdure.runtime.flights import Flight
-from perdure.runtime.resident import Resident
-from perdure.runtime.session import Session
+from perdure.runtime.sessions.session import Session
+from perdure.runtime.turns.flights import Flight
+from perdure.runtime.turns.resident import Resident
 from perdure.store.sqlite.store import SqliteStore
 from perdure.tools.body import Body
 from perdure.tools.decorator import Tool

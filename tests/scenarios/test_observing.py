@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 
 from perdure import Code, Delta, Error, Event, Fact, Gap, Runtime, ToolContext, Tuning, tool
 from perdure.models.scripted import ScriptedModel, call, cut, say
-from perdure.runtime.sent import Sent
+from perdure.runtime.sessions.sent import Sent
 from perdure.vocab.records import EffectSettled, EffectStarted, TurnEnded, TurnOpened
 from tests.scenarios.conftest import Desk, until
 from tests.scenarios.test_streaming import Typist

@@ -7,7 +7,7 @@ import time
 
 from perdure import RetryPolicy, ToolContext, ToolError, Tuning, tool
 from perdure.models.scripted import ScriptedModel, call, calls, say
-from perdure.runtime.session import Session
+from perdure.runtime.sessions.session import Session
 from perdure.vocab.records import EffectStarted
 from tests.scenarios.conftest import Desk, until
 from tests.scenarios.verbs import Gate, texts

@@ -10,7 +10,7 @@ import pytest
 from perdure import Error, ProcessContext, Tuning, process
 from perdure.codec import Json
 from perdure.errors import Code
-from perdure.runtime.process_limits import ProcessLimits
+from perdure.runtime.processes.limits import ProcessLimits
 from perdure.tools.endings import EventFailed
 from tests.scenarios.conftest import Plant, until
 

@@ -13,8 +13,8 @@ from perdure import AesGcm, Agent, ProcessContext, Runtime, ToolContext, Tuning,
 from perdure.errors import Code, Error
 from perdure.models.scripted import ScriptedModel, call, say
 from perdure.runtime.clock import SystemClock
-from perdure.runtime.process_handle import ProcessHandle
-from perdure.runtime.starting import register
+from perdure.runtime.processes.handle import ProcessHandle
+from perdure.runtime.processes.starting import register
 from perdure.store.sqlite import SqliteStore
 from perdure.vocab.promises import AwaitEventKey
 from perdure.vocab.records import TurnEnded

@@ -10,8 +10,8 @@ from perdure import Agent, Code, Error, ProcessContext, Runtime, process
 from perdure.codec import Json
 from perdure.models.scripted import ScriptedModel, say
 from perdure.processes.registration import environment
-from perdure.runtime.process_handle import ProcessHandle
-from perdure.runtime.starting import register
+from perdure.runtime.processes.handle import ProcessHandle
+from perdure.runtime.processes.starting import register
 from perdure.vocab.messages import Text
 from perdure.vocab.processes import SessionScope
 from perdure.vocab.records import ProcessEvent

@@ -9,7 +9,7 @@ import pytest
 from perdure import Code, Error, ProcessContext, Runtime, Tuning, process
 from perdure.codec import Json
 from perdure.processes.registration import environment
-from perdure.runtime.starting import register
+from perdure.runtime.processes.starting import register
 from perdure.store.shapes import Place
 from perdure.vocab.registrations import (
     EngineInput,

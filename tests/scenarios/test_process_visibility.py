@@ -12,9 +12,9 @@ from perdure.codec import Json
 from perdure.errors import Code, Error
 from perdure.models.scripted import ScriptedModel, call, say
 from perdure.processes.visibility import OBSERVER_ADDED
-from perdure.runtime.process_admin import CancelSource
-from perdure.runtime.process_handle import ProcessHandle
-from perdure.runtime.starting import register
+from perdure.runtime.processes.admin import CancelSource
+from perdure.runtime.processes.handle import ProcessHandle
+from perdure.runtime.processes.starting import register
 from perdure.tools.toolbox import ToolSource
 from perdure.vocab.messages import Text
 from perdure.vocab.processes import SessionScope

@@ -19,7 +19,7 @@ from perdure.codec import Json
 from perdure.effects.promises import signed_key, unsigned_key
 from perdure.ids import PromiseId
 from perdure.models.scripted import ScriptedModel, call, calls, say
-from perdure.runtime.session import Session
+from perdure.runtime.sessions.session import Session
 from perdure.store.shapes import Accepted, AlreadyResolved
 from perdure.tools.decorator import AnyTool
 from perdure.tools.endings import EventTimedOut

@@ -8,7 +8,7 @@ import pytest
 
 from perdure import Agent, Code, Error, Runtime, ToolContext, tool
 from perdure.models.scripted import ScriptedModel, call, say
-from perdure.runtime.session import Session
+from perdure.runtime.sessions.session import Session
 from perdure.vocab.messages import Text
 from perdure.vocab.records import InputAdmitted
 from tests.scenarios.conftest import Desk, NewStore

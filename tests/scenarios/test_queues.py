@@ -13,7 +13,7 @@ from perdure import Agent, Runtime, Session, ToolContext, Tuning, Work, tool
 from perdure.errors import Code, Error
 from perdure.ids import StreamId, WorkerId
 from perdure.models.scripted import ScriptedModel, call, say
-from perdure.runtime import worker
+from perdure.runtime.worker import worker
 from perdure.store.shapes import Loaded, Ready
 from perdure.tools.toolbox import ToolSource
 from tests.scenarios.conftest import NewStore, until

@@ -16,7 +16,7 @@ from perdure.errors import Code, Error
 from perdure.ids import SessionId, StreamId, trigger_stream
 from perdure.models.scripted import ScriptedModel, say
 from perdure.runtime.clock import SystemClock
-from perdure.runtime.schedules import ScheduleHandle
+from perdure.runtime.schedules.schedules import ScheduleHandle
 from perdure.store.protocol import Store
 from perdure.store.shapes import Intervened
 from perdure.tools.errors import ToolError

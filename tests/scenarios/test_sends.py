@@ -9,8 +9,8 @@ from perdure.ids import InputId, SessionId, StreamId, TurnId, process_stream, se
 from perdure.inbox.admit import Delivery, delivery
 from perdure.inbox.items import Input
 from perdure.models.scripted import ScriptedModel, say
-from perdure.runtime import worker as worker_module
-from perdure.runtime.owned import OwnedStream
+from perdure.runtime.worker import worker as worker_module
+from perdure.runtime.worker.owned import OwnedStream
 from perdure.store.shapes import Claim
 from perdure.vocab.messages import Text
 from perdure.vocab.records import TitleSet, TurnEnded

@@ -11,9 +11,9 @@ from perdure import ToolContext, Tuning, tool
 from perdure.inbox.items import Input
 from perdure.models.scripted import ScriptedModel, call, fail, say
 from perdure.observe.events import Fact
-from perdure.runtime.sent import Sent
-from perdure.runtime.session import Session
-from perdure.runtime.waiting import Waiting
+from perdure.runtime.sessions.sent import Sent
+from perdure.runtime.sessions.session import Session
+from perdure.runtime.turns.waiting import Waiting
 from perdure.store.shapes import InboxRow
 from perdure.testing.validity import complaints
 from perdure.vocab.messages import Text

@@ -14,8 +14,8 @@ from perdure import AesGcm, Agent, Code, Delta, Error, Event, Fact, Runtime, Ses
 from perdure.ids import EffectId, Seq, SessionId, StreamId, Tenant, TurnId
 from perdure.models.protocol import HiddenDelta, ModelError, ModelEvent, ModelReply, ModelRequest, TextDelta
 from perdure.observe.events import Superseded
+from perdure.runtime.calls.lost import StoredPartialStreams, written
 from perdure.runtime.clock import SystemClock
-from perdure.runtime.lost import StoredPartialStreams, written
 from perdure.services.replies import PartialStreamState
 from perdure.store.live import Piece
 from perdure.store.sqlite.store import SqliteStore

@@ -16,8 +16,8 @@ from perdure.ids import DEFAULT_TENANT, CallId, EffectId, SessionId, StreamId, s
 from perdure.models.protocol import Model, ModelEvent, ModelRequest
 from perdure.models.scripted import ScriptedModel, call, calls, give, say
 from perdure.observe.verify import verify
-from perdure.runtime.process_context import ProcessContext
-from perdure.runtime.subagents import let_go
+from perdure.runtime.processes.context import ProcessContext
+from perdure.runtime.turns.subagents import let_go
 from perdure.services.spawns import LogSpawnStore, SpawnLimits
 from perdure.services.subagents import (
     SpawnClaimed,

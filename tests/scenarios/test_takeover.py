@@ -20,8 +20,8 @@ import pytest
 from perdure import Agent, Runtime, Tuning
 from perdure.ids import StreamId, WorkerId
 from perdure.models.scripted import ScriptedModel, say
-from perdure.runtime import worker as worker_module
-from perdure.runtime.serving import MAX_BEGINNING
+from perdure.runtime.worker import worker as worker_module
+from perdure.runtime.worker.serving import MAX_BEGINNING
 from perdure.store.protocol import Store
 from perdure.store.shapes import Claim, Loaded, Ready, Serves
 from perdure.testing.laws import Bench

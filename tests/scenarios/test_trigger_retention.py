@@ -13,8 +13,8 @@ from perdure.ids import StreamId, trigger_stream
 from perdure.models.scripted import ScriptedModel, say
 from perdure.processes.triggers import fold_all
 from perdure.runtime.clock import SystemClock
-from perdure.runtime.subscriptions import SubscriptionHandle, state_of
-from perdure.runtime.triggers import OccurrenceHandle
+from perdure.runtime.triggers.subscriptions import SubscriptionHandle, state_of
+from perdure.runtime.triggers.triggers import OccurrenceHandle
 from perdure.vocab.triggers import SubscriptionChanged, TriggerOccurred, TriggerPruned
 from tests.scenarios.conftest import NewStore, until
 

@@ -24,8 +24,8 @@ from perdure.errors import Code, Error
 from perdure.ids import StreamId, trigger_stream
 from perdure.models.scripted import ScriptedModel, call, say
 from perdure.processes.triggers import SubscriptionName, fold_all, occurrence_id, reservation
-from perdure.runtime.process_handle import ProcessHandle
-from perdure.runtime.subscriptions import Subscription, SubscriptionHandle
+from perdure.runtime.processes.handle import ProcessHandle
+from perdure.runtime.triggers.subscriptions import Subscription, SubscriptionHandle
 from perdure.vocab.causes import TriggerOccurrenceCause
 from perdure.vocab.outcomes import ToolCallOutcome
 from perdure.vocab.processes import SessionScope
@@ -237,7 +237,7 @@ async def test_of_many_who_change_it_at_once_one_does(rt: Runtime) -> None:
 
 
 async def test_a_source_has_so_many_subscriptions_and_no_more(rt: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("perdure.runtime.triggers.MAX_SUBSCRIPTIONS", 3)
+    monkeypatch.setattr("perdure.runtime.triggers.triggers.MAX_SUBSCRIPTIONS", 3)
     told = await asyncio.gather(*(subscribe(rt, f"k{n}") for n in range(6)), return_exceptions=True)
     assert [one.code for one in told if isinstance(one, Error)] == [Code.TRIGGER_LIMIT] * 3
     assert len((await rt.triggers.state(at(rt))).living) == 3

@@ -15,9 +15,9 @@ from perdure.commit.plan import Plan, Receipt
 from perdure.ids import EffectId
 from perdure.models.protocol import JobBegun, ModelError, ModelEvent, ModelReply, ModelRequest, TextDelta
 from perdure.models.scripted import ScriptedModel, call, say
-from perdure.runtime.flights import Flight
-from perdure.runtime.runners import Runner
-from perdure.runtime.turns import TurnDriver
+from perdure.runtime.calls.runners import Runner
+from perdure.runtime.turns.flights import Flight
+from perdure.runtime.turns.loop import TurnDriver
 from perdure.store.protocol import Store
 from perdure.testing import Crash, World, every_boundary
 from perdure.tools.clients.completions import DirectRequest

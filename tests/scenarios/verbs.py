@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 from perdure import ToolContext, tool
 from perdure.models.protocol import ModelEvent, ModelRequest
 from perdure.models.scripted import ScriptedModel, Step
-from perdure.runtime.session import Session
+from perdure.runtime.sessions.session import Session
 from perdure.vocab.messages import Message, Text
 from tests.scenarios.conftest import until
 

@@ -139,7 +139,7 @@ MUTANTS = [
         "while not self.ledger.lease_live():",
         "while False:",
         "tests/crash/test_zombie.py::test_a_worker_stopped_between_intent_and_dispatch_does_not_dispatch",
-        also=Mutant("", "runtime/runners.py", "not (pure or self._driven.lease_live())", "False", ""),
+        also=Mutant("", "runtime/calls/runners.py", "not (pure or self._driven.lease_live())", "False", ""),
     ),
     Mutant("no fence", "commit/plan.py", *NO_FENCE, f"{STORES} -k stale_fence"),
     Mutant(

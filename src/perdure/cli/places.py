@@ -17,7 +17,7 @@ from perdure.ids import without_keys
 
 if TYPE_CHECKING:
     from perdure.runtime.runtime import Runtime
-    from perdure.runtime.session import Session
+    from perdure.runtime.sessions.session import Session
     from perdure.store.encoded import Codec
     from perdure.store.protocol import Store
 

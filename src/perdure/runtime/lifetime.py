@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Literal
 from perdure.errors import Code, Error
 from perdure.ids import VERSION
 from perdure.models.providers import clients
-from perdure.runtime.lounge import Lounge
-from perdure.runtime.permits import Permits
 from perdure.runtime.shared import Compositions, Shared
 from perdure.runtime.tuning import Tuning
-from perdure.runtime.worker import Worker
+from perdure.runtime.worker.lounge import Lounge
+from perdure.runtime.worker.permits import Permits
+from perdure.runtime.worker.worker import Worker
 from perdure.tools.execute import ToolThreads
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from pydantic import JsonValue
 from perdure.errors import Code, Error
 from perdure.ids import TurnId
 from perdure.runtime.runtime import Runtime
-from perdure.runtime.session import Session
+from perdure.runtime.sessions.session import Session
 from perdure.tools.mcp.calls import KEY
 from perdure.tools.mcp.servers import plain_name
 from perdure.vocab.messages import Text

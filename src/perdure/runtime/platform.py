@@ -10,9 +10,9 @@ from perdure.errors import Code, Error
 from perdure.ids import SessionId, StreamId, Tenant, check_id, session_stream, stream_names
 from perdure.inbox.admit import delivery
 from perdure.inbox.items import Wake
-from perdure.runtime.clients import visibly
+from perdure.runtime.calls.clients import visibly
 from perdure.runtime.clock import short_id
-from perdure.runtime.editing import checked_title, set_title
+from perdure.runtime.sessions.editing import checked_title, set_title
 from perdure.store.shapes import StreamInfo
 from perdure.tools.errors import ToolError
 from perdure.tools.services import IdleStatus, SessionInfo

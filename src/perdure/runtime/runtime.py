@@ -17,35 +17,36 @@ from perdure.inbox.items import Input
 from perdure.observe.follow import Sources
 from perdure.observe.hub import Hub
 from perdure.processes.registration import check_process_id
-from perdure.runtime import answers, importing, starting
 from perdure.runtime.agent import Agent
 from perdure.runtime.agents import agent_unknown, by_name, only_agent, seeds_of
-from perdure.runtime.approvals import Approvals
-from perdure.runtime.background import BackgroundCode, Running
+from perdure.runtime.calls.lost import StoredPartialStreams
 from perdure.runtime.clock import short_id
-from perdure.runtime.commands import CommandCode, RuntimeCommands, folder_beside, start_command
-from perdure.runtime.editing import checked_tag
 from perdure.runtime.files import Files, FilesGiven
 from perdure.runtime.lifetime import Lifetime
 from perdure.runtime.live_texts import LiveTexts
-from perdure.runtime.lost import StoredPartialStreams
 from perdure.runtime.models import Models, ModelSources
 from perdure.runtime.pages import check_limit
-from perdure.runtime.process_admin import Processes
-from perdure.runtime.process_function import ProcessCode, ProcessFunction, by_definition
-from perdure.runtime.process_handle import ProcessHandle
+from perdure.runtime.processes import starting
+from perdure.runtime.processes.admin import Processes
+from perdure.runtime.processes.function import ProcessCode, ProcessFunction, by_definition
+from perdure.runtime.processes.handle import ProcessHandle
 from perdure.runtime.readable import Readable
-from perdure.runtime.schedule_targets import Wanted, target_of
-from perdure.runtime.schedules import ScheduleHandle, Schedules, StoredSchedules, ms_of
-from perdure.runtime.sending import OpensAt
-from perdure.runtime.session import Session
+from perdure.runtime.schedules.schedules import ScheduleHandle, Schedules, StoredSchedules, ms_of
+from perdure.runtime.schedules.targets import Wanted, target_of
+from perdure.runtime.sessions import answers, importing
+from perdure.runtime.sessions.approvals import Approvals
+from perdure.runtime.sessions.editing import checked_tag
+from perdure.runtime.sessions.sending import OpensAt
+from perdure.runtime.sessions.session import Session
 from perdure.runtime.shared import Results, Secrets
 from perdure.runtime.stores import store_for
-from perdure.runtime.tasks import StoredTasks
-from perdure.runtime.triggers import Triggers
+from perdure.runtime.tasks.background import BackgroundCode, Running
+from perdure.runtime.tasks.commands import CommandCode, RuntimeCommands, folder_beside, start_command
+from perdure.runtime.tasks.tasks import StoredTasks
+from perdure.runtime.triggers.triggers import Triggers
 from perdure.runtime.tuning import Tuning
 from perdure.runtime.work import Work, check_place
-from perdure.runtime.worker import Worker
+from perdure.runtime.worker.worker import Worker
 from perdure.services.commands import GRACE_S, KEEP_BYTES
 from perdure.store.encoded import Codec, encoded
 from perdure.store.protocol import Store

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, cast
 from perdure.errors import Code, Error
 from perdure.ids import CallId, SessionId, StreamId, Tenant, TurnId, session_stream, stream_names
 from perdure.runtime.agent import Agent
-from perdure.runtime.editing import checked_title, set_title
 from perdure.runtime.keeping import KeptSecrets
 from perdure.runtime.platform import StoredPlatform, info_of
+from perdure.runtime.sessions.editing import checked_title, set_title
 from perdure.runtime.shared import Shared
-from perdure.runtime.transcript import Transcript
+from perdure.runtime.turns.transcript import Transcript
 from perdure.services.secrets import Veil
 from perdure.services.spawns import LogSpawnStore
 from perdure.store.protocol import Store

@@ -14,13 +14,13 @@ from perdure.errors import Code, Error
 from perdure.ids import BlobHash, StreamId, Tenant, TurnId, WorkerId
 from perdure.observe.hub import Hub
 from perdure.runtime.agent import Agent, composition_blob
+from perdure.runtime.calls.lost import Unsaved
 from perdure.runtime.files import Files
 from perdure.runtime.live_texts import LiveTexts
-from perdure.runtime.lost import Unsaved
-from perdure.runtime.lounge import Lounge
-from perdure.runtime.permits import Permits
-from perdure.runtime.process_function import ProcessCode
+from perdure.runtime.processes.function import ProcessCode
 from perdure.runtime.work import Work
+from perdure.runtime.worker.lounge import Lounge
+from perdure.runtime.worker.permits import Permits
 from perdure.services.commands import Commands
 from perdure.services.schedules import SessionScheduleStore
 from perdure.services.spawns import SpawnLimits
@@ -35,8 +35,8 @@ from perdure.vocab.usage import Usage
 
 if TYPE_CHECKING:
     from perdure.runtime.models import Models
-    from perdure.runtime.session import Session
-    from perdure.runtime.triggers import Triggers
+    from perdure.runtime.sessions.session import Session
+    from perdure.runtime.triggers.triggers import Triggers
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,8 @@ from pathlib import Path
 from perdure.clock import Clock
 from perdure.errors import Code, Error
 from perdure.runtime.clock import SystemClock
-from perdure.runtime.commands import MAX_COMMANDS
-from perdure.runtime.process_limits import ProcessLimits
+from perdure.runtime.processes.limits import ProcessLimits
+from perdure.runtime.tasks.commands import MAX_COMMANDS
 from perdure.services.os_commands import host_id
 from perdure.services.spawns import SpawnLimits
 

@@ -125,7 +125,7 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_named_paths_exist(page: Path) -> None:
-    """`runtime/turns.py`, `tests/crash/test_sweep.py`: as they stand in the tree, or below the package."""
+    """`runtime/turns/loop.py`, `tests/crash/test_sweep.py`: as they stand in the tree, or below the package."""
     for name in re.findall(r"`([a-z_]+(?:/[a-z_0-9]+)+(?:\.py|\.sql|/))`", page.read_text()):
         assert (ROOT / name).exists() or (ROOT / "src" / "perdure" / name).exists(), f"{page.name} names {name}"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import cast
 
-from perdure.runtime.lanes import Lanes
+from perdure.runtime.calls.lanes import Lanes
 from perdure.tools.life import Life
 from perdure.vocab.tools import Durability
 

@@ -20,7 +20,7 @@ from perdure.models.protocol import (
     TextDelta,
     ThinkingDelta,
 )
-from perdure.runtime.reading import NOBODY, Patience, stream_reply
+from perdure.runtime.calls.reading import NOBODY, Patience, stream_reply
 from perdure.services.replies import StreamProgress
 from perdure.testing.clock import ManualClock
 from perdure.vocab.messages import Text

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
     from perdure.codec import Json as Anything
     from perdure.observe.pending import PendingDecision
-    from perdure.runtime.approvals import Approval
     from perdure.runtime.runtime import Runtime
+    from perdure.runtime.sessions.approvals import Approval
     from perdure.vocab.approvals import Decision
 
 app = Typer(help="Look at what waits for a person, and decide it.", no_args_is_help=True, rich_markup_mode=None)

@@ -165,8 +165,8 @@ async def _test(name: str, base_url: str, target: str, *, json: bool) -> int:
     from perdure.cli.screen import count, emit, one_line, say, took
     from perdure.models.protocol import ModelError, ModelRequest
     from perdure.models.registry import check_ready
+    from perdure.runtime.calls.reading import NOBODY, Patience, stream_reply
     from perdure.runtime.clock import SystemClock
-    from perdure.runtime.reading import NOBODY, Patience, stream_reply
     from perdure.vocab.messages import Message, Text
 
     model = await _model(name, base_url, target)

@@ -11,8 +11,8 @@ from perdure.cli.options import Db, Json, Quiet
 
 if TYPE_CHECKING:
     from perdure.runtime.runtime import Runtime
-    from perdure.runtime.sent import Sent
-    from perdure.runtime.session import Session
+    from perdure.runtime.sessions.sent import Sent
+    from perdure.runtime.sessions.session import Session
 
 DETACH_S = 1.0
 """How long a turn of ours may go on after Ctrl-C before it is handed over."""

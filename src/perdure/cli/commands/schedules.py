@@ -11,7 +11,7 @@ from perdure.cli.options import Db, Json, Quiet, who
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from perdure.runtime.schedules import ScheduleHandle
+    from perdure.runtime.schedules.schedules import ScheduleHandle
     from perdure.services.schedules import ScheduleState
     from perdure.vocab.schedules import Target
 
@@ -124,7 +124,7 @@ def create(  # noqa: PLR0913 - its options, each one word
     from typing import cast
 
     from perdure.cli.places import run
-    from perdure.runtime.schedules import moment_from
+    from perdure.runtime.schedules.schedules import moment_from
     from perdure.vocab.schedules import CatchUp, Overlap
 
     async def make() -> None:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from typer import Typer
 
     from perdure.observe.pending import PendingItem
-    from perdure.runtime.session import Session
+    from perdure.runtime.sessions.session import Session
     from perdure.vocab.questions import Question
 
 Item = TypeVar("Item", bound="PendingItem")

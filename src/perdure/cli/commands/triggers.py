@@ -11,8 +11,8 @@ from perdure.cli.options import Db, Json, Quiet, who
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from perdure.runtime.subscriptions import SubscriptionHandle
-    from perdure.runtime.triggers import Source
+    from perdure.runtime.triggers.subscriptions import SubscriptionHandle
+    from perdure.runtime.triggers.triggers import Source
     from perdure.vocab.triggers import SubscriptionState, TriggerDelivery
 
 app = Typer(help="What happens, and which processes it starts.", no_args_is_help=True, rich_markup_mode=None)

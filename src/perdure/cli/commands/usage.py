@@ -11,7 +11,7 @@ from perdure.cli.options import Db, Json, Quiet
 
 if TYPE_CHECKING:
     from perdure.cli.screen import Cell, Column
-    from perdure.runtime.accounts import Account, Accounts, By
+    from perdure.runtime.sessions.accounts import Account, Accounts, By
     from perdure.vocab.usage import Usage
 
 app = Typer(help="What models have cost.", no_args_is_help=True, rich_markup_mode=None)
@@ -61,7 +61,7 @@ def show(  # noqa: PLR0913 - a command's options are its parameters
 
 async def _show(asked: _Asked, *, json: bool, quiet: bool) -> None:
     from perdure.cli.places import find_session, opened
-    from perdure.runtime.accounts import Question, accounts
+    from perdure.runtime.sessions.accounts import Question, accounts
 
     by = _way(asked.by)
     async with opened(asked.db) as rt:

@@ -10,7 +10,7 @@ from perdure.cli.demo.ledger import Ledger, Outbox
 from perdure.ids import EffectId
 from perdure.observe.verify import verify
 from perdure.runtime.runtime import Runtime
-from perdure.runtime.session import Session
+from perdure.runtime.sessions.session import Session
 from perdure.session.fold import CODE
 from perdure.vocab.approvals import decision_of
 from perdure.vocab.messages import Message, ToolCall, ToolResult

@@ -26,7 +26,7 @@ from perdure.models.wording import plain as reworded
 from perdure.observe.events import Fact
 from perdure.observe.pending import PendingDecision, ask_id
 from perdure.runtime.runtime import Runtime
-from perdure.runtime.session import Session
+from perdure.runtime.sessions.session import Session
 from perdure.store.shapes import StreamInfo
 from perdure.vocab.effects import AwaitEvent, EffectKind
 from perdure.vocab.messages import Reply

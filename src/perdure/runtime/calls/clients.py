@@ -1,0 +1,390 @@
+"""What the runtime offers one call of a tool: sessions and attachments, and what it collects for its outcome."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections import Counter
+from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from perdure.codec import Json, check_text, to_json
+from perdure.commit.plan import Blob, blob_of
+from perdure.effects.attachments import Attachment, check_attachment_name, check_bytes, normalise
+from perdure.effects.controller import JournaledController
+from perdure.errors import Code, Error
+from perdure.ids import (
+    BlobHash,
+    CallId,
+    EffectId,
+    SessionId,
+    StreamId,
+    Tenant,
+    check_id,
+    join,
+    session_stream,
+    stream_names,
+)
+from perdure.inbox.admit import delivery
+from perdure.inbox.items import Wake
+from perdure.runtime.calls.lanes import Lanes
+from perdure.runtime.sessions import verbs
+from perdure.runtime.turns.hydrate import Fetch
+from perdure.session.fold import CODE, SessionState, fold_all
+from perdure.tools.ceiling import MAX_KEPT_BYTES
+from perdure.tools.clients.sessions import SessionModel, SessionSnapshot, StartedTurn
+from perdure.tools.clients.turn import TurnContext
+from perdure.tools.context import CancelToken
+from perdure.tools.durations import seconds
+from perdure.tools.errors import ToolError
+from perdure.tools.places import Place
+from perdure.turn.state import Turn
+from perdure.vocab.messages import AttachmentRef
+from perdure.vocab.outcomes import DirectOutcome, DirectUsage
+from perdure.vocab.tools import ToolDefinition
+
+if TYPE_CHECKING:
+    from perdure.runtime.agent import Agent
+    from perdure.runtime.sessions.session import Session
+    from perdure.runtime.shared import Shared
+
+MAX_ATTACHED_BYTES = 4 * MAX_KEPT_BYTES
+
+_VISIBLE = frozenset(
+    {
+        Code.AGENT_UNKNOWN,
+        Code.INPUT_KEY_CONFLICT,
+        Code.INPUT_TOO_LARGE,
+        Code.INVALID_ARGUMENT,
+        Code.INVALID_ID,
+        Code.INVALID_JSON,
+        Code.INVALID_TEXT,
+        Code.PROCESS_ALREADY_TERMINAL,
+        Code.PROCESS_CONFLICT,
+        Code.PROCESS_DEFINITION_UNKNOWN,
+        Code.PROCESS_EVENT_CONFLICT,
+        Code.PROCESS_EVENT_INVALID,
+        Code.PROCESS_EVENT_TYPE_INVALID,
+        Code.PROCESS_EVENT_UNDECLARED,
+        Code.PROCESS_HANDLE_INVALID,
+        Code.PROCESS_NOT_EXTERNAL,
+        Code.PROCESS_NOT_VISIBLE,
+        Code.PROCESS_REGISTRATION_INVALID,
+        Code.PROCESS_SIGNAL_INVALID,
+        Code.PROCESS_UNKNOWN,
+        Code.RESULT_TIMEOUT,
+        Code.SESSION_AGENT_CONFLICT,
+        Code.SESSION_UNKNOWN,
+        Code.TRIGGER_CONFLICT,
+        Code.TRIGGER_INVALID,
+        Code.TRIGGER_LIMIT,
+        Code.TRIGGER_REVISION_CONFLICT,
+        Code.TURN_FAILED,
+        Code.TURN_UNKNOWN,
+        Code.RUNTIME_EFFECT_ATTACHMENT_MISSING_REFERENCE,
+        Code.RUNTIME_EFFECT_ATTACHMENT_MEDIA_TYPE,
+        Code.RUNTIME_EFFECT_ATTACHMENT_STORE,
+    }
+)
+"""What a tool did wrong or can do something about. Anything else stays between us and the log."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cache:
+    """Bytes that a body keeps for its own later entries. No record refers to them: they may be dropped at any time."""
+
+    put: Callable[[Blob], None]
+    drop: Callable[[Iterable[BlobHash]], None]
+
+
+@dataclass(slots=True)
+class CallSite:
+    """One attempt of one call, as its clients see it, and what they have collected for its outcome.
+
+    `so_far` is the turn as it stands, with what its running calls have bought and nobody has recorded yet.
+    `keep` stores bytes at once: a step of a resumable body may refer to them long before the call ends.
+    What it asks a model is written down by the `controller` as parts of its `place`: those that it `asked`
+    so far, and the ends of some which it could not write any more are `left` to its turn.
+    """
+
+    turn: Turn
+    call: CallId
+    effect: EffectId
+    turn_context: TurnContext
+    so_far: Callable[[], Turn]
+    cancellation: CancelToken = field(default_factory=CancelToken)
+    attached: list[Blob] = field(default_factory=list[Blob])
+    spent: list[DirectUsage] = field(default_factory=list[DirectUsage])
+    asked: set[EffectId] = field(default_factory=set[EffectId])
+    left: dict[EffectId, DirectOutcome] = field(default_factory=dict[EffectId, DirectOutcome])
+    place: Place | None = None
+    controller: JournaledController | None = None
+    triggers: list[Json] = field(default_factory=list[Json])
+    counted: Counter[str] = field(default_factory=Counter[str])
+    keep: Callable[[Blob], None] | None = None
+    cache: Cache | None = None
+    created: int = 0
+    batches: int = 0
+    lanes: Lanes = field(default_factory=Lanes)
+
+    def inside(self, call: CallId, place: Place) -> CallSite:
+        """The same attempt, as the clients of a body inside it see it: what that counts by itself begins anew with each
+        of its entries, and what it collects is its call's."""
+        return replace(self, call=call, place=place, counted=Counter(), created=0, batches=0, lanes=Lanes(), cache=None)
+
+    def check_running(self) -> None:
+        """Refuse what nobody will record any more."""
+        if self.cancellation.cancelled:
+            raise ToolError("The call is over: nobody waits for it any more", code="tool_cancelled")
+
+
+@contextmanager
+def visibly() -> Generator[None]:
+    """Turn a refusal that concerns the tool into one that its model may read."""
+    try:
+        yield
+    except Error as problem:
+        if problem.code not in _VISIBLE:
+            raise
+        because = f" (because {problem.because})" if problem.because else ""
+        raise ToolError(f"{problem.message}{because}", code=problem.code.value) from problem
+
+
+class SessionsClient:
+    """`ctx.sessions` of one call."""
+
+    def __init__(
+        self,
+        site: CallSite,
+        shared: Shared,
+        stream: StreamId,
+        agent: Agent,
+        change_tools: Callable[[CallSite, tuple[str, ...], bool], Awaitable[int]],
+        hand_over: Callable[[CallSite, str, str], Awaitable[None]],
+    ) -> None:
+        self._site = site
+        self._shared = shared
+        self._stream = stream
+        self._agent = agent
+        self._change_tools = change_tools
+        self._hand_over = hand_over
+
+    def model(self) -> SessionModel:
+        """The model of the turn that runs."""
+        composition = self._site.turn.composition
+        return SessionModel(composition.model, composition.settings)
+
+    # --- reading
+
+    async def snapshot_current(self) -> SessionSnapshot:
+        """This session, as far as it is durable."""
+        return await self._snapshot(self._stream)
+
+    async def snapshot(self, session: str) -> SessionSnapshot:
+        """Another session of this tenant."""
+        return await self._snapshot(self._stream_of(session))
+
+    async def _snapshot(self, stream: StreamId) -> SessionSnapshot:
+        with visibly():
+            session = self._existing(stream)
+            messages = await session.history()
+            state = await self._state(stream)
+        return SessionSnapshot(
+            session_id=session.id,
+            agent=state.agent,
+            turns=state.turns,
+            open_turn=state.open_turn,
+            messages=messages,
+            usage=state.usage,
+            without_tools=state.without_tools,
+            tools_generation=state.tools_generation,
+        )
+
+    async def _check_known(self, stream: StreamId) -> None:
+        if await self._shared.store.stream(stream) is None:
+            raise Error(Code.SESSION_UNKNOWN, f"there is no session {stream_names(stream)[2]!r}")
+
+    async def _state(self, stream: StreamId) -> SessionState:
+        loaded = await self._shared.store.load(stream, code=CODE)
+        return fold_all(loaded.snapshot.data if loaded.snapshot else None, loaded.rows)
+
+    async def tool_catalog(self, session: str | None = None) -> list[Json]:
+        """The tools of a session, as plain JSON."""
+        return [to_json(definition) for definition in await self.shared_tool_catalog(session)]
+
+    async def shared_tool_catalog(self, session: str | None = None) -> tuple[ToolDefinition, ...]:
+        """The tools of a session, as shared values."""
+        stream = self._stream if session is None else self._stream_of(session)
+        if stream == self._stream:
+            return tuple(contract.definition for contract in self._site.turn.composition.tools)
+        with visibly():
+            await self._check_known(stream)
+            state = await self._state(stream)
+            contracts = self._agent_of(state.agent).toolbox.contracts()
+        return tuple(one.definition for one in contracts if one.name not in state.without_tools)
+
+    # --- changing
+
+    async def create_session(self, session: str | None = None, *, agent: str | None = None) -> SessionId:
+        """Open a session, durably."""
+        self._site.check_running()
+        self._site.created += 1
+        named = agent or self._agent.name
+        derived = join(self._stream, self._site.call, str(self._site.created))
+        name = f"ses_{hashlib.sha256(derived.encode()).hexdigest()[:24]}" if session is None else session
+        with visibly():
+            stream = self._stream_of(name)
+            self._agent_of(named)
+            known = await self._shared.store.stream(stream)
+            if known is not None and known.agent != named:
+                raise Error(Code.SESSION_AGENT_CONFLICT, f"session {name!r} belongs to agent {known.agent!r}")
+            if known is None:
+                source = f"created:{join(self._stream, self._site.call)}"
+                opening = delivery(stream, source, Wake(reason="created"), at=self._now(), agent=named)
+                await self._shared.store.admit(opening)
+        return SessionId(name)
+
+    async def close_session(self, session: str) -> bool:
+        """Stop whatever runs or waits in another session."""
+        self._site.check_running()
+        stream = self._stream_of(session)
+        if stream == self._stream:
+            raise ToolError("A session cannot be closed by a call of its own turn", code="session_is_own")
+        with visibly():
+            target = self._existing(stream)
+            await self._check_known(stream)
+            turns = await verbs.turns_to_come(target)
+            turns.reverse()  # once one is over, what waits behind it begins
+            reason = "closed by a tool"
+            outcomes = [await target.cancel(turn, reason=reason, origin=f"tool:{self._site.call}") for turn in turns]
+        return "requested" in outcomes
+
+    async def start_turn(self, session: str, key: str, text: str) -> StartedTurn:
+        """Put an input into a session, durably."""
+        self._site.check_running()
+        with visibly():
+            sent = await self._existing(self._stream_of(session)).send(text, key=key)
+        return StartedTurn(SessionId(session), sent.turn, sent.duplicate)
+
+    async def turn_result(self, started: StartedTurn, timeout: float | str | None = None) -> str:
+        """The text a started turn ended with."""
+        check_argument("A turn to wait for", started, StartedTurn)
+        stream = self._stream_of(started.session_id)
+        if stream == self._stream:
+            raise ToolError(
+                "A turn of this very session begins when this one has ended: it cannot be awaited",
+                code="session_is_own",
+            )
+        try:
+            with visibly():
+                async with asyncio.timeout(seconds(timeout)):
+                    result = await self._existing(stream).wait_for(started.turn_id)
+        except TimeoutError:
+            raise ToolError(f"The turn is not over after {timeout} s; it goes on", code="result_timeout") from None
+        if result.status != "finished":
+            raise ToolError(f"The turn was stopped: {result.reason}. {result.message}", code="turn_failed")
+        return result.text
+
+    async def set_tool_membership(self, names: Sequence[str], present: bool) -> int:
+        """Take tools out of this session, or put them back."""
+        self._site.check_running()
+        wanted = (names,) if isinstance(names, str) else tuple(dict.fromkeys(names))
+        members = self._agent.toolbox.catalog.members
+        if unknown := [name for name in wanted if name not in members]:
+            raise ToolError(
+                f"There is no tool {', '.join(unknown)}. The tools are: {', '.join(members) or 'none'}",
+                code="tool_unavailable",
+            )
+        return await self._change_tools(self._site, wanted, present)
+
+    async def hand_over(self, agent: str, reason: str = "") -> None:
+        """Give this conversation to another agent."""
+        self._site.check_running()
+        with visibly():
+            said = check_text(reason, where="the reason")
+            self._agent_of(agent)
+        if agent == self._site.turn.composition.agent:
+            raise ToolError(f"The conversation is {agent}'s already", code="handed_over")
+        await self._hand_over(self._site, agent, said)
+
+    # --- names
+
+    def _stream_of(self, session: str) -> StreamId:
+        with visibly():
+            tenant = Tenant(stream_names(self._stream)[0])
+            return session_stream(tenant, SessionId(check_id(session, what="the session id")))
+
+    def _existing(self, stream: StreamId) -> Session:
+        tenant, _, session = stream_names(stream)
+        return self._shared.host.existing(session, tenant=tenant)
+
+    def _agent_of(self, name: str) -> Agent:
+        found = self._shared.agents.get(name)
+        if found is None:
+            raise Error(Code.AGENT_UNKNOWN, f"there is no agent {name!r}")
+        return found
+
+    def _now(self) -> int:
+        return self._shared.clock.wall_ms()
+
+
+class AttachmentsClient:
+    """`ctx.attachments` of one call."""
+
+    def __init__(self, site: CallSite, fetch: Fetch) -> None:
+        self._site = site
+        self._fetch = fetch
+
+    async def put(self, data: bytes, media_type: str, *, name: str = "") -> AttachmentRef:
+        """Keep bytes and refer to them."""
+        self._site.check_running()
+        check_argument("The content of an attachment", data, bytes, bytearray, memoryview)
+        check_argument("The media type of an attachment", media_type, str)
+        check_argument("The name of an attachment", name, str)
+        with visibly():
+            name = check_attachment_name(name)
+            if data:
+                check_bytes(bytes(data), media_type)
+            [ref] = await normalise([Attachment(media_type, bytes(data))], _Collected(self._site))
+        return AttachmentRef(hash=ref.hash, media_type=ref.media_type, size=ref.size, name=name)
+
+    async def get(self, ref: AttachmentRef) -> bytes:
+        """The bytes of a reference this session holds."""
+        check_argument("An attachment to read", ref, AttachmentRef)
+        mine = next((blob for blob in self._site.attached if blob.hash == ref.hash), None)
+        if mine is not None:
+            return mine.data
+        try:
+            return await self._fetch(ref)
+        except Error as problem:
+            if problem.code is not Code.BLOB_UNKNOWN:
+                raise
+            raise ToolError("There is no such attachment in this session", code="attachment_not_found") from None
+
+
+class _Collected:
+    """Bytes on their way into the append that settles the call."""
+
+    def __init__(self, site: CallSite) -> None:
+        self._attached = site.attached
+        self._keep = site.keep
+
+    async def put(self, data: bytes, media_type: str) -> AttachmentRef:
+        if len(data) > MAX_KEPT_BYTES:
+            raise ValueError(f"it is {len(data)} bytes; at most {MAX_KEPT_BYTES} are kept")
+        if sum(len(one.data) for one in self._attached) + len(data) > MAX_ATTACHED_BYTES:
+            raise ValueError(f"one call keeps at most {MAX_ATTACHED_BYTES} bytes")
+        blob = blob_of(data, media_type)
+        self._attached.append(blob)
+        if self._keep is not None:
+            self._keep(blob)
+        return AttachmentRef(hash=blob.hash, media_type=media_type, size=len(data))
+
+
+def check_argument(what: str, given: object, *wanted: type) -> None:
+    """Refuse an argument that is something else, in words for whoever wrote the tool."""
+    if not isinstance(given, wanted):
+        names = " or ".join(one.__name__ for one in wanted)
+        raise ToolError(f"{what} must be {names}, not {type(given).__name__}", code="invalid_argument")

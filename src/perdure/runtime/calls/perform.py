@@ -1,0 +1,262 @@
+"""Runners: how the effects a turn owes are really performed. Other people's code is called here and nowhere else."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from msgspec.structs import replace
+
+from perdure.clock import Clock
+from perdure.codec import Json
+from perdure.commit.plan import Blob, blob_of
+from perdure.effects.controller import NotDispatched
+from perdure.effects.promises import unsigned_key
+from perdure.errors import Error
+from perdure.ids import BlobHash, CallId
+from perdure.models.protocol import Model, ModelError, ModelRequest, kept, made_files
+from perdure.runtime.calls.lost import Saying, cost_of, partial_reply
+from perdure.runtime.calls.reading import Hearing, Patience, stream_reply
+from perdure.runtime.turns.hydrate import Fetch, hydrated
+from perdure.runtime.turns.transcript import Shown
+from perdure.tools.ceiling import fit
+from perdure.tools.context import ToolContext
+from perdure.tools.execute import Sidecar, ToolThreads, Withheld, run_attempt, run_probe
+from perdure.tools.outputs import OutputProblem
+from perdure.tools.read_result import read_result
+from perdure.tools.toolbox import Prepared
+from perdure.tools.verdicts import DidNotHappen, Happened, Unknown, Verdict
+from perdure.turn.state import AskModel, RunCall, Turn
+from perdure.vocab.messages import AttachmentRef, Reply, ToolCall
+from perdure.vocab.outcomes import (
+    CompletedToolCall,
+    Done,
+    DurableStepOutcome,
+    Failed,
+    Failure,
+    LlmCallOutcome,
+    LlmError,
+    Pending,
+    PendingCompletion,
+    Success,
+    ToolCallOutcome,
+    ToolOutput,
+)
+from perdure.vocab.tools import Composition, ToolDefinition
+
+log = logging.getLogger("perdure.runtime")
+
+MAX_JOB_BYTES = 131_072
+
+MODEL_TIMEOUT_S = 600
+JOB_TIMEOUT_S = 3600
+"""How long one attempt waits for what a provider works on by itself. The next one goes on waiting for the same."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelAccess:
+    """A model, how the bytes of attachments are found, what a final answer must pass (None: nothing), and how long the
+    model may be silent."""
+
+    model: Model
+    fetch: Fetch
+    check: Callable[[str], OutputProblem | None] | None
+    patience: Patience
+
+
+async def ask_model(
+    access: ModelAccess,
+    turn: Turn,
+    owed: AskModel,
+    shown: Shown,
+    hearing: Hearing,
+    said: Saying,
+    keep: Callable[[Blob], None],
+) -> LlmCallOutcome:
+    """One attempt of one model call. Whatever goes wrong in it is an outcome, not an exception.
+
+    `said` tells all along what the model has said, `keep` gets the files that it made, once the reply that refers to
+    them stands.
+    """
+    composition = turn.composition
+    messages, attachments = shown.messages, dict[BlobHash, bytes]()
+    try:
+        if shown.refers:
+            messages, attachments = await hydrated(messages, access.fetch)
+    except Error as problem:
+        log.error("%s", problem, extra={"turn": turn.id, "effect": owed.ref.id})
+        message = f"an attachment of the conversation cannot be read ({problem.code})"
+        return LlmCallOutcome(error=LlmError(kind="internal", message=message))
+    request = ModelRequest(
+        model=composition.model,
+        instructions=composition.instructions,
+        messages=messages,
+        tools=_offered(composition, cut=shown.cut),
+        tool_choice=owed.tool_choice,
+        settings=composition.settings,
+        output_spec=composition.output,
+        attachments=attachments,
+        job=owed.job,
+    )
+    limit_s = MODEL_TIMEOUT_S if owed.job is None else JOB_TIMEOUT_S
+
+    def show(text: str, thinking: bool) -> None:
+        if said.add(text, thinking):
+            hearing.said(text, thinking)
+
+    async def wait_longer(job: Json) -> None:
+        nonlocal limit_s
+        limit_s = JOB_TIMEOUT_S
+        limit.reschedule(asyncio.get_running_loop().time() + limit_s)
+        if hearing.job is not None:
+            await hearing.job(job)
+
+    try:
+        async with asyncio.timeout(limit_s) as limit:
+            said.asked = True
+            hears = Hearing(show, wait_longer, said.cost)
+            reply = await stream_reply(access.model, request, hears, access.patience)
+        adopted = kept(reply, turn=turn.id, iteration=turn.iteration)
+    except TimeoutError:
+        message = f"no complete reply within {limit_s} s"
+        problem = ModelError(LlmError(kind="stall", message=message, retryable=True))
+        return await _broken(access.model, turn, shown, said, problem)
+    except ModelError as problem:
+        return await _broken(access.model, turn, shown, said, problem)
+    except (Exception, SystemExit, KeyboardInterrupt):  # the latter two would end the event loop
+        log.exception("the model client failed", extra={"turn": turn.id, "effect": owed.ref.id})
+        return LlmCallOutcome(error=LlmError(kind="internal", message="the model client failed; the log has the cause"))
+    for made in made_files(reply):
+        keep(made)
+    return _checked(LlmCallOutcome(reply=adopted, text_streamed=said.chars > 0), adopted, access.check)
+
+
+async def _broken(model: Model, turn: Turn, shown: Shown, said: Saying, problem: ModelError) -> LlmCallOutcome:
+    """The end of an attempt that broke off. What its provider does not tell is estimated."""
+    error, spent = problem.error, problem.spent
+    if not spent.calls and (said.anything or error.kind == "stall"):
+        spent = await cost_of(model, turn, shown, said.written)
+    may_stand = error.retryable and error.kind != "job_lost" and not said.hidden
+    if may_stand and (reply := partial_reply(turn, said.text, error.kind, spent)):
+        return LlmCallOutcome(reply=reply, text_streamed=True)
+    return LlmCallOutcome(error=error, text_streamed=said.chars > 0, spent=spent)
+
+
+def _checked(
+    outcome: LlmCallOutcome, reply: Reply, check: Callable[[str], OutputProblem | None] | None
+) -> LlmCallOutcome:
+    """A last word must have the form that was asked for; whether it has is recorded with it."""
+    if check is None or reply.calls or reply.finish in ("refusal", "content_filter"):
+        return outcome
+    problem = check(reply.answer)
+    if problem is None:
+        return replace(outcome, output="valid")
+    return replace(outcome, output="invalid", problem=problem.message)
+
+
+def _offered(composition: Composition, *, cut: bool) -> tuple[ToolDefinition, ...]:
+    """The turn's tools; and once a result was too long to be shown whole, the one that reads on."""
+    tools = tuple(contract.definition for contract in composition.tools)
+    if not cut or not tools or composition.tool(read_result.name) is not None:
+        return tools
+    return (*tools, read_result.to_definition())
+
+
+@dataclass(frozen=True, slots=True)
+class ToolRun:
+    """The outcome of an attempt, and the bytes it refers to."""
+
+    outcome: ToolCallOutcome
+    blobs: tuple[Blob, ...] = ()
+
+
+async def run_tool(
+    owed: RunCall,
+    prepared: Prepared,
+    ctx: ToolContext[object],
+    threads: ToolThreads,
+    clock: Clock,
+    *,
+    deadline_at: int | None,
+    may_start: Callable[[], bool],
+) -> ToolRun:
+    """One attempt of one tool call, over by the deadline that its intent recorded.
+
+    Raises:
+        NotDispatched: `may_start` said no at the last moment.
+    """
+    started = clock.monotonic_ms()
+    left_ms = None if deadline_at is None else deadline_at - clock.wall_ms()
+    beside = Sidecar()
+    try:
+        output = await run_attempt(prepared, ctx, threads=threads, left_ms=left_ms, may_start=may_start, sidecar=beside)
+    except Withheld:
+        raise NotDispatched from None
+    duration_ms = max(0, clock.monotonic_ms() - started)
+    if isinstance(output, PendingCompletion):
+        return ToolRun(ToolCallOutcome(launch=_pending(output, ctx, clock, duration_ms)))
+    output, blobs = _stored(output, beside, ctx, readable=prepared.readable)
+    result = CompletedToolCall(call_id=owed.call.id, tool_name=owed.call.name, output=output, duration_ms=duration_ms)
+    return ToolRun(ToolCallOutcome(launch=Done(result=result)), blobs)
+
+
+def _pending(policy: PendingCompletion, ctx: ToolContext[object], clock: Clock, duration_ms: int) -> Pending:
+    key = ctx.completion.key if ctx.completion else None
+    assert key is not None  # run_attempt answers a pending call without one
+    due_at = None if policy.deadline_ms is None else clock.wall_ms() + policy.deadline_ms
+    return Pending(key=unsigned_key(key.scope, key.wait), pending=policy, due_at=due_at, duration_ms=duration_ms)
+
+
+def _stored(
+    output: ToolOutput, beside: Sidecar, ctx: ToolContext[object], *, readable: bool
+) -> tuple[ToolOutput, tuple[Blob, ...]]:
+    """An output as the log has it: pictures and what is too long by reference."""
+    if not isinstance(output, Success):
+        return output, ()
+    shown = fit(output.value, ctx.call_id, readable=readable)
+    pictures = tuple(blob_of(image.data(), image.media_type) for image in beside.images)
+    stored = replace(
+        output,
+        value=shown.value,
+        spilled=_ref(shown.rest) if shown.rest else None,
+        images=tuple(_ref(picture) for picture in pictures),
+    )
+    return stored, (*pictures, *([shown.rest] if shown.rest else []))
+
+
+def _ref(blob: Blob) -> AttachmentRef:
+    return AttachmentRef(hash=blob.hash, media_type=blob.media_type, size=len(blob.data))
+
+
+def without_deps(call: ToolCall) -> ToolCallOutcome:
+    """The end of a call whose dependencies could not be made: it never began, and why is not for the model."""
+    failure = Failure(
+        code="internal_error",
+        message="An internal error occurred before the tool could run; it was not run",
+        failure_class="internal",
+        error_type="DepsFailed",
+    )
+    result = CompletedToolCall(call_id=call.id, tool_name=call.name, output=Failed(failure=failure))
+    return ToolCallOutcome(launch=Done(result=result))
+
+
+async def ask_outside(
+    prepared: Prepared, ctx: ToolContext[object], threads: ToolThreads, *, certain: bool
+) -> DurableStepOutcome:
+    """Probe a call in doubt. "Did not happen" counts only if nobody can still make it happen."""
+    verdict = await run_probe(prepared.tool, ctx, threads=threads)
+    return DurableStepOutcome(value=_verdict(verdict, ctx.call_id, certain))
+
+
+def _verdict(verdict: Verdict, call: CallId, certain: bool) -> Json:
+    match verdict:
+        case Happened(value=value):
+            return {"verdict": "happened", "value": fit(value, call, readable=False).value}
+        case DidNotHappen() if certain:
+            return {"verdict": "did_not_happen"}
+        case DidNotHappen():
+            return {"verdict": "unknown", "reason": "not done yet, but the former worker may still be doing it"}
+        case Unknown(reason=reason):
+            return {"verdict": "unknown", "reason": reason}

@@ -1,0 +1,103 @@
+"""The events of a process, checked against what it declares; and a client of them for tools that run in one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from perdure.codec import Json
+from perdure.errors import Code, Error
+from perdure.ids import Seq, join
+from perdure.processes.events import event as event_of
+from perdure.processes.events import type_of
+from perdure.runtime.clock import short_id
+from perdure.tools.clients.process_events import ProcessEventInfo
+from perdure.tools.json_schema import mismatches, schema_problem
+from perdure.vocab.log_keys import event_key
+from perdure.vocab.records import ProcessEvent, Row
+from perdure.vocab.registrations import EventType, Registration
+
+if TYPE_CHECKING:
+    from perdure.runtime.processes.handle import ProcessHandle
+
+
+def check_schemas(types: Iterable[EventType]) -> None:
+    """Refuse event types against whose schemas nothing can be held.
+
+    Raises:
+        Error: `process_event_type_invalid`.
+    """
+    for one in types:
+        problem = None if one.payload_schema is None else schema_problem(one.payload_schema)
+        if problem is not None:
+            raise Error(
+                Code.PROCESS_EVENT_TYPE_INVALID,
+                f"the event type {one.name} has no schema that could be checked; nothing was written",
+                because=problem,
+                event=one.name,
+            )
+
+
+def checked_event(registration: Registration, name: str, payload: Json, replay: str) -> ProcessEvent:
+    """A declared event whose payload fits its schema.
+
+    Raises:
+        Error: `process_event_undeclared`, `process_event_invalid`, `process_event_replay_key_required`.
+    """
+    from referencing.exceptions import Unresolvable
+
+    schema = type_of(registration, name).payload_schema
+    try:
+        problems = [] if schema is None else mismatches(schema, payload)
+    except Unresolvable as problem:
+        problems = [f"its schema refers to {problem.ref}, which is not in it"]
+    if problems:
+        raise Error(
+            Code.PROCESS_EVENT_INVALID,
+            f"the payload of the event {name} breaks its schema; nothing was written",
+            because="; ".join(line.removeprefix("- ") for line in problems),
+            process=registration.process_id,
+        )
+    return event_of(registration, name, payload, replay)
+
+
+def info_of(process: str, row: Row) -> ProcessEventInfo:
+    """An event where it stands."""
+    record = row.record
+    assert isinstance(record, ProcessEvent)
+    return ProcessEventInfo(process, row.seq, record.event, record.payload, record.replay or None)
+
+
+class ProcessEventsClient:
+    """The events of one process, for whoever has its handle."""
+
+    def __init__(self, handle: ProcessHandle) -> None:
+        self._handle = handle
+
+    async def emit(self, event_type: str, payload: Json) -> ProcessEventInfo:
+        """Append an event."""
+        key = short_id("evt", self._handle.runtime.clock.wall_ms())
+        return await self.emit_request(event_type, payload, replay_key=key)
+
+    async def emit_request(self, event_type: str, payload: Json, *, replay_key: str) -> ProcessEventInfo:
+        """Append an event under a key: the same key and content again is the same event."""
+        await self._handle.append(event_type, payload, replay=replay_key)
+        row = await self._handle.runtime.store.find(self._handle.stream, event_key(event_type, replay_key))
+        assert row is not None
+        return info_of(self._handle.id, row)
+
+    async def count_events_through(self, event_type: str, sequence: int) -> int:
+        """How many events of a type there are up to a sequence number."""
+        begins = f"{join('event', event_type)}:"
+        return await self._handle.runtime.store.count(self._handle.stream, begins, until=Seq(sequence))
+
+    async def wait_event_after(self, event_type: str, after: int) -> ProcessEventInfo:
+        """The first event of a type after a sequence number, once there is one."""
+        store, stream, seq = self._handle.runtime.store, self._handle.stream, Seq(after)
+        with self._handle.runtime.hub.subscribe(stream, live=False) as news:
+            while True:
+                for row in await store.read(stream, after=seq):
+                    seq = row.seq
+                    if isinstance(row.record, ProcessEvent) and row.record.event == event_type:
+                        return info_of(self._handle.id, row)
+                await news.wait()

@@ -1,0 +1,1 @@
+"""Schedules: what is done when its time comes, once, whoever is there."""

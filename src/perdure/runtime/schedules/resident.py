@@ -1,0 +1,217 @@
+"""A schedule in the hands of this worker: look what is due, make its runs in one append, give it back.
+
+A run is a record and what it sends, written together by whoever holds the fence: so it is made once.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from perdure.commit.changes import Label
+from perdure.commit.plan import ClearTimer, Entry, Plan, Prune, Receipt, SetTimer
+from perdure.errors import Error
+from perdure.ids import Seq, SessionId, StreamId, session_stream, stream_names
+from perdure.runtime.schedules.runs import Run, goes_on, run_of
+from perdure.runtime.shared import Shared
+from perdure.runtime.worker.held import Quiet
+from perdure.runtime.worker.offers import Offer
+from perdure.runtime.worker.owned import OwnedStream, rows_of
+from perdure.services.schedules import EndReason, ScheduleState, due, fold, fold_all, is_done, next_due, oldest
+from perdure.store.shapes import Claim
+from perdure.vocab.log_keys import SCHEDULE_END
+from perdure.vocab.records import Record, Row
+from perdure.vocab.schedules import ScheduleChanged, ScheduleFired, ScheduleSkipped
+
+log = logging.getLogger("perdure.runtime")
+
+OWNER = "schedule:"
+"""What stands in a schedule's row in place of an agent: every worker serves them."""
+DUE = "due"
+MAX_RUNS_AT_ONCE = 10
+"""More are made in further appends: one has room for so much."""
+
+
+def tags_of(owner: str, *, active: bool) -> tuple[str, ...]:
+    """How schedules are found: those of a session, and those that count there and for the tenant."""
+    of_session = (f"session:{owner}",) if owner else ()
+    counts = (f"active:{owner}",) if owner else ()
+    return (*of_session, *counts, "active") if active else of_session
+
+
+class ScheduleResident(Quiet):
+    """One owned schedule. `serve` does what is due, and leaves it."""
+
+    def __init__(self, shared: Shared, claim: Claim) -> None:
+        self.stream: StreamId = claim.stream
+        self.stopping = False
+        self.parked = False
+        self.offered: Offer | None = None
+        self.on_record: Callable[[], None] | None = None
+        self.state = ScheduleState()
+        self._tenant, _, self._id = stream_names(claim.stream)
+        self._shared = shared
+        self._owned = OwnedStream(
+            shared.store, claim.stream, shared.worker, claim.fence, Seq(0), shared.clock, shared.host.stir
+        )
+        self._owned.listener = self
+        self._loaded = False
+        self._may_be_long = False
+        self._nobody_there = False
+
+    # --- what the stream tells us
+
+    def durable(self, records: tuple[Record, ...], plan: Plan, receipt: Receipt) -> None:
+        """Our records are durable: fold them, and let observers see them."""
+        rows = rows_of(plan, receipt)
+        for row in rows:
+            self.state = fold(self.state, row)
+        self._nobody_there = any(sent.because == "session_unknown" for sent in receipt.sent)
+        for new, sent in zip(plan.sends, receipt.sent, strict=True):
+            if sent.verdict == "conflict":
+                log.error(
+                    "a run of schedule %s did nothing: something else has its id", self._id, extra={"to": new.stream}
+                )
+        if records and self.on_record is not None:
+            self.on_record()
+            self.on_record = None
+        if self._shared.hub.watched(self.stream):
+            self._shared.hub.publish(self.stream, *rows)
+
+    def admitted(self, rows: tuple[Row, ...]) -> None:
+        """Others wrote something into the log."""
+        for row in rows:
+            self._learn(row)
+        self._shared.hub.publish(self.stream, *rows)
+
+    def _learn(self, row: Row) -> None:
+        if row.seq > self.state.seq:
+            self.state = fold(self.state, row)
+
+    def withdrawn(self, records: tuple[Record, ...], error: Error) -> None:
+        """Nothing here is on trial."""
+
+    def refused(self, error: Error) -> None:
+        """The store refused an append: whoever serves it next folds the log."""
+
+    # --- serving
+
+    async def load(self) -> None:
+        """Read and fold what the log says, once."""
+        if self._loaded:
+            return
+        rows = (await self._shared.store.load(self.stream, code="")).rows
+        self.state = fold_all(rows)
+        self._may_be_long = oldest(rows) is not None
+        self._owned.known_seq = self.state.seq
+        self._loaded = True
+
+    async def serve(self, *, once: bool = False) -> None:
+        """Do what is due, until nothing is, and give it back.
+
+        Raises:
+            Error: why the stream had to be given up.
+        """
+        await self.load()
+        await self._use_up_wakes()
+        while self.state.active and not self.stopping and await self._do_what_is_due():
+            pass
+        await self._forget_what_is_old()
+        await self._give_back()
+        self.parked = True
+
+    async def _use_up_wakes(self) -> None:
+        """The inbox first: whatever woke us is in the log by then."""
+        waiting = await self._shared.store.inbox(self.stream)
+        for row in await self._shared.store.read(self.stream, after=self.state.seq):
+            self._learn(row)
+        self._owned.known_seq = max(self._owned.known_seq, self.state.seq)
+        if waiting:
+            self._owned.submit(consume=tuple(row.id for row in waiting))
+
+    async def _do_what_is_due(self) -> bool:
+        """Make the runs that are due, as many as go into an append; whether there may be more."""
+        if await self._owner_is_gone():
+            await self._end("owner_gone")
+            return False
+        runs, skipped = await self._owed()
+        if not runs and skipped is None:
+            if is_done(self.state):
+                await self._end("done")
+            return False
+        records = (*(run.record for run in runs), *((skipped,) if skipped else ()))
+        self._owned.need((), (SCHEDULE_END,))  # nothing is run once its end was durable
+        self._owned.active = True
+        self._owned.submit(*records, sends=tuple(run.sends for run in runs))
+        self._set_timer(_foreseen(self.state, records, self._owned.known_seq))
+        await self._owned.durable()
+        if self._nobody_there:
+            await self._end("target_gone")
+            return False
+        return True
+
+    async def _owed(self) -> tuple[list[Run], ScheduleSkipped | None]:
+        state, now = self.state, self._shared.clock.wall_ms()
+        runs = [self._run(now, now, request) for request in state.asked[:MAX_RUNS_AT_ONCE]]
+        if runs:
+            return runs, None
+        owed = due(state, now=now)
+        if owed.late is not None:
+            return [], ScheduleSkipped(due_at=owed.late, reason="late", missed=owed.missed)
+        if owed.fire and state.known.overlap == "skip" and await self._last_run_goes_on(owed.fire[0]):
+            missed = owed.missed + len(owed.fire) - 1
+            return [], ScheduleSkipped(due_at=owed.fire[-1], reason="overlap", missed=missed)
+        fire, missed = owed.fire[:MAX_RUNS_AT_ONCE], owed.missed
+        return [self._run(now, at, missed=missed if at == fire[0] else 0) for at in fire], None
+
+    def _run(self, now: int, due_at: int, request: str = "", *, missed: int = 0) -> Run:
+        schedule = self.state.known
+        return run_of(self._tenant, self._id, schedule, now=now, due_at=due_at, request=request, missed=missed)
+
+    async def _last_run_goes_on(self, due_at: int) -> bool:
+        """Whether what the last run did is not over. Runs that are made up for together are one."""
+        last = self.state.last_run
+        if last is None or last.due_at >= due_at:
+            return False
+        return await goes_on(self._shared.store, self._tenant, self.state.known, last)
+
+    async def _owner_is_gone(self) -> bool:
+        owner = self.state.known.owner
+        return bool(owner) and await self._shared.store.stream(session_stream(self._tenant, SessionId(owner))) is None
+
+    async def _end(self, reason: EndReason) -> None:
+        """It is over: nothing counts it any more, in the same transaction."""
+        ended = Entry.of(
+            ScheduleChanged(change="ended", by="schedule", reason=reason), at=self._shared.clock.wall_ms()
+        )  # fmt: skip
+        label = Label(tags=tags_of(self.state.known.owner, active=False))
+        noted = await self._shared.store.annotate(self.stream, ended, label=label)
+        self.admitted((noted.row,))
+
+    async def _forget_what_is_old(self) -> None:
+        """One page at most, which is more than a look at what is due adds: so the log stays short."""
+        if not self._may_be_long or not self.state.active or self.stopping:
+            return
+        if found := oldest(await self._shared.store.read(self.stream)):
+            places, record = found
+            self._owned.prune(Prune(places))
+            self._owned.submit(record)
+            await self._owned.durable()
+
+    def _set_timer(self, at: int | None) -> None:
+        self._owned.timer(ClearTimer(DUE), *((SetTimer(DUE, at),) if at is not None else ()))
+
+    async def _give_back(self) -> None:
+        self._set_timer(next_due(self.state) if not self.stopping else self._shared.clock.wall_ms())
+        self._owned.active = False
+        self._owned.flush(lease="release")
+        await self._owned.durable()
+
+
+def _foreseen(state: ScheduleState, records: tuple[ScheduleFired | ScheduleSkipped, ...], seq: Seq) -> int | None:
+    """When it is due again, once these are in the log."""
+    for record in records:
+        row = Entry.of(record, at=state.updated_at)
+        seq = Seq(seq + 1)
+        state = fold(state, Row(stream=StreamId(""), seq=seq, at=row.at, kind=row.kind, data=row.data))
+    return next_due(state)

@@ -1,0 +1,403 @@
+"""Schedules as others see them: made, listed, paused, resumed, run now, cancelled."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from perdure.codec import brief, check_readable, check_text, digest
+from perdure.commit.changes import Intervention, Label
+from perdure.commit.plan import Entry
+from perdure.errors import Code, Error
+from perdure.ids import SessionId, StreamId, check_id, schedule_stream, session_stream
+from perdure.inbox.admit import Conflict, Delivery, Opening, delivery
+from perdure.inbox.items import Wake
+from perdure.runtime.clock import short_id
+from perdure.runtime.pages import check_limit
+from perdure.runtime.schedules.resident import OWNER, tags_of
+from perdure.services.schedules import (
+    MAX_ACTIVE_SCHEDULES_PER_SESSION,
+    MAX_ACTIVE_SCHEDULES_PER_TENANT,
+    ScheduleState,
+    SessionSchedule,
+    check_schedule,
+    fold_all,
+    upcoming,
+)
+from perdure.store.shapes import StreamInfo
+from perdure.tools.errors import ToolError
+from perdure.vocab.log_keys import SCHEDULE_END
+from perdure.vocab.records import Row, kind_of, write
+from perdure.vocab.schedules import (
+    SayToSession,
+    Schedule,
+    ScheduleChange,
+    ScheduleChanged,
+    ScheduleCreated,
+)
+
+if TYPE_CHECKING:
+    from perdure.runtime.runtime import Runtime
+
+MAX_TEXT_BYTES = 32_768
+PAGE = 100
+
+
+class ScheduleHandle:
+    """One schedule. Handles are cheap, and any number of them may look at the same one."""
+
+    def __init__(self, runtime: Runtime, id: str) -> None:
+        self.runtime = runtime
+        self.id = id
+        self.stream: StreamId = schedule_stream(runtime.tenant, id)
+
+    def __repr__(self) -> str:
+        return f"ScheduleHandle({self.id!r})"
+
+    async def rows(self) -> tuple[Row, ...]:
+        """Its whole log.
+
+        Raises:
+            Error: `schedule_unknown`.
+        """
+        self.runtime.check_usable()
+        rows = await self.runtime.store.read(self.stream)
+        if not rows:
+            raise _unknown(self.id)
+        return rows
+
+    async def state(self) -> ScheduleState:
+        """What is known of it now: a fold of its log.
+
+        Raises:
+            Error: `schedule_unknown`.
+        """
+        return fold_all(await self.rows())
+
+    async def next_runs(self, count: int = 5) -> tuple[datetime, ...]:
+        """When it is due next, in UTC; nothing while it is paused, or once it has ended."""
+        now = self.runtime.clock.wall_ms()
+        return tuple(moment_of(at) for at in upcoming(await self.state(), count, now=now))
+
+    async def pause(self, *, by: str = "") -> bool:
+        """Make no more runs until it is resumed. What is due meanwhile is left out. False if it was paused."""
+        return await self._change("paused", by, unless_so=True)
+
+    async def resume(self, *, by: str = "") -> bool:
+        """Go on, with what is due from now on. False if it was not paused."""
+        return await self._change("resumed", by, unless_so=False)
+
+    async def run(self, *, by: str = "") -> str:
+        """Make a run now, also while it is paused; it changes nothing about when it is due. The id of the request."""
+        request = short_id("run", self.runtime.clock.wall_ms())
+        await self._active()
+        await self._tell(ScheduleChanged(change="run", by=_name(by), request=request))
+        return request
+
+    async def cancel(self, *, by: str = "") -> bool:
+        """End it. No run is made after this returns. False if it had ended."""
+        state = await self.state()
+        if not state.active:
+            return False
+        now = self.runtime.clock.wall_ms()
+        ended = Entry.of(ScheduleChanged(change="ended", by=_name(by), reason="cancelled"), at=now)
+        label = Label(tags=tags_of(state.known.owner, active=False))
+        noted = await self.runtime.store.annotate(self.stream, ended, label=label)
+        self.runtime.hub.stir(self.stream)
+        return noted.new
+
+    async def _change(self, change: ScheduleChange, by: str, *, unless_so: bool) -> bool:
+        if (await self._active()).paused is unless_so:
+            return False
+        await self._tell(ScheduleChanged(change=change, by=_name(by)))
+        return True
+
+    async def _active(self) -> ScheduleState:
+        state = await self.state()
+        if not state.active:
+            raise Error(
+                Code.SCHEDULE_ENDED,
+                f"the schedule {self.id} has ended; nothing was written",
+                because=f"it is over: {state.ended}",
+                hint="make a new one",
+                schedule=self.id,
+            )
+        return state
+
+    async def _tell(self, change: ScheduleChanged) -> None:
+        """Write it into its log, and wake whoever drives it, in one transaction."""
+        rt, now = self.runtime, self.runtime.clock.wall_ms()
+        key = f"{change.change}:{change.request or short_id('chg', now)}"
+        wake = delivery(self.stream, key, Wake(reason=change.change), at=now)
+        written = Intervention(self.stream, delivery=wake, notes=(Entry.of(change, at=now),), unless=(SCHEDULE_END,))
+        if not (await rt.store.intervene(written)).done:
+            await self._active()  # it has ended meanwhile
+        await rt.tell(self.stream)
+
+
+class Schedules:
+    """The schedules of a tenant: `rt.schedules`."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+
+    def get(self, id: str) -> ScheduleHandle:
+        """A schedule that is expected to exist; the first use finds out."""
+        return ScheduleHandle(self._runtime, check_id(id, what="the schedule id"))
+
+    async def list(
+        self,
+        *,
+        session: str | None = None,
+        active: bool = False,
+        limit: int = PAGE,
+        before: tuple[int, StreamId] | None = None,
+    ) -> tuple[StreamInfo, ...]:
+        """Those of this tenant, or of a session; the last changed first. `active`: those that have not ended."""
+        tag = f"{'active' if active else 'session'}:{session}" if session is not None else "active" if active else None
+        rt = self._runtime
+        return await rt.store.streams(
+            tenant=rt.tenant, kind="schedule", limit=check_limit(limit), before=before, tag=tag
+        )
+
+    async def create(self, schedule: Schedule, *, id: str | None = None, by: str = "") -> ScheduleHandle:
+        """Make a schedule; durable when this returns. The same one again under the same id is the same schedule.
+
+        Raises:
+            Error: `schedule_invalid`, `schedule_zone_unknown`; `schedule_conflict` if there is another one of that id;
+                `schedule_limit`; `session_unknown` if its owner, or the session it speaks to, does not exist.
+        """
+        rt = self._runtime
+        rt.check_usable()
+        check_readable(schedule, what="the schedule", code=Code.SCHEDULE_INVALID)
+        now = rt.clock.wall_ms()
+        handle = self.get(id if id is not None else short_id("sch", now))
+        await self._check(schedule, now, known=await rt.store.stream(handle.stream) is not None)
+        match await rt.store.admit(_opening(handle.stream, schedule, _name(by), now)):
+            case Conflict():
+                raise Error(
+                    Code.SCHEDULE_CONFLICT,
+                    f"there is another schedule {handle.id}; nothing was written",
+                    hint="cancel it, or use another id",
+                    schedule=handle.id,
+                )
+            case _:
+                pass
+        await self._stay_within_limits(handle, schedule.owner)
+        await rt.tell(handle.stream)
+        return handle
+
+    async def _check(self, schedule: Schedule, now: int, *, known: bool) -> None:
+        rt, target = self._runtime, schedule.target
+        expected = {schedule.owner}
+        if isinstance(target, SayToSession):
+            _check_said(target.text)
+            expected |= {"" if target.agent else target.session}
+        elif schedule.overlap == "queue":
+            raise Error(
+                Code.SCHEDULE_INVALID,
+                "what a schedule starts cannot be queued",
+                because="only what is said to a session waits for its turn",
+                hint="overlap is skip or allow",
+            )
+        if known:
+            return  # the same one again is not new, and counts already
+        check_schedule(schedule, now=now)
+        for session in expected - {""}:
+            if await rt.store.stream(session_stream(rt.tenant, SessionId(session))) is None:
+                raise Error(
+                    Code.SESSION_UNKNOWN,
+                    f"there is no session {session!r}",
+                    hint="name the agent that shall answer: agent=...",
+                )
+        if schedule.owner and await self.count_active(schedule.owner) >= MAX_ACTIVE_SCHEDULES_PER_SESSION:
+            raise _too_many_in_session()
+        if len(await self.list(active=True, limit=MAX_ACTIVE_SCHEDULES_PER_TENANT)) >= MAX_ACTIVE_SCHEDULES_PER_TENANT:
+            raise _too_many()
+
+    async def _stay_within_limits(self, mine: ScheduleHandle, owner: str) -> None:
+        """Several may have been made at once: those beyond the limit go again, the last ones first."""
+        for tag, limit, refusal in (
+            (f"active:{owner}" if owner else "", MAX_ACTIVE_SCHEDULES_PER_SESSION, _too_many_in_session),
+            ("active", MAX_ACTIVE_SCHEDULES_PER_TENANT, _too_many),
+        ):
+            found = await self._tagged(tag, limit) if tag else ()
+            oldest = sorted(found, key=lambda info: (info.created_at, info.stream))[:limit]
+            if len(found) > limit and mine.stream not in [info.stream for info in oldest]:
+                await mine.cancel(by="limit")
+                raise refusal()
+
+    async def _tagged(self, tag: str, limit: int) -> tuple[StreamInfo, ...]:
+        rt = self._runtime
+        return await rt.store.streams(tenant=rt.tenant, kind="schedule", limit=2 * limit, tag=tag)
+
+    async def count_active(self, session: str) -> int:
+        """How many of a session have not ended."""
+        return len(await self.list(session=session, active=True))
+
+    async def states(self, infos: tuple[StreamInfo, ...]) -> AsyncIterator[tuple[ScheduleHandle, ScheduleState]]:
+        """Each with what is known of it."""
+        for info in infos:
+            handle = self.get(info.name)
+            yield handle, await handle.state()
+
+
+def _check_said(text: str) -> None:
+    check_text(text, where="what is said")
+    if not text.strip():
+        raise Error(Code.SCHEDULE_INVALID, "a run would say nothing", hint="say=... is what the session is told")
+    if (size := len(text.encode())) > MAX_TEXT_BYTES:
+        raise Error(
+            Code.INPUT_TOO_LARGE, f"what is said is {size} bytes", because=f"the limit is {MAX_TEXT_BYTES}"
+        )  # fmt: skip
+
+
+def _opening(stream: StreamId, schedule: Schedule, by: str, now: int) -> Delivery:
+    created = ScheduleCreated(schedule=schedule, by=by)
+    return Delivery(
+        stream=stream,
+        source_key="create",
+        content=brief(digest(schedule)),
+        item=Wake(reason="created"),
+        at=now,
+        agent=OWNER,
+        opening=Opening(kind_of(created), write(created)),
+        tags=tags_of(schedule.owner, active=True),
+    )
+
+
+def _name(by: str) -> str:
+    return check_text(by, where="who does it")[:200]
+
+
+def moment_of(ms: int) -> datetime:
+    """A moment in UTC."""
+    return datetime.fromtimestamp(ms / 1000, tz=UTC)
+
+
+def ms_of(moment: datetime, *, what: str) -> int:
+    """A moment as milliseconds.
+
+    Raises:
+        Error: `schedule_invalid` for one without a time zone.
+    """
+    if not isinstance(moment, datetime) or moment.tzinfo is None:  # pyright: ignore[reportUnnecessaryIsInstance] - whatever is given
+        raise Error(
+            Code.SCHEDULE_INVALID,
+            f"{what} has no time zone",
+            hint="datetime(2026, 12, 24, 18, tzinfo=ZoneInfo('Europe/Berlin'))",
+        )
+    return int(moment.timestamp() * 1000)
+
+
+def moment_from(text: str) -> datetime:
+    """A moment as somebody writes it: RFC 3339, with its offset.
+
+    Raises:
+        Error: `schedule_invalid`.
+    """
+    try:
+        return datetime.fromisoformat(text)
+    except ValueError:
+        raise Error(
+            Code.SCHEDULE_INVALID, f"{text!r} is no moment", hint="write 2026-12-24T18:00+01:00"
+        ) from None  # fmt: skip
+
+
+def _too_many_in_session() -> Error:
+    return Error(
+        Code.SCHEDULE_LIMIT,
+        f"Maximum {MAX_ACTIVE_SCHEDULES_PER_SESSION} active schedules per session. Cancel an existing schedule first.",
+        hint="perdure schedules list shows them",
+    )
+
+
+def _too_many() -> Error:
+    return Error(
+        Code.SCHEDULE_LIMIT,
+        f"Maximum {MAX_ACTIVE_SCHEDULES_PER_TENANT} active schedules per tenant. Cancel an existing schedule first.",
+        hint="perdure schedules list shows them",
+    )
+
+
+def _unknown(id: str) -> Error:
+    return Error(
+        Code.SCHEDULE_UNKNOWN, f"there is no schedule {id!r}", hint="perdure schedules list shows those there are"
+    )  # fmt: skip
+
+
+# --- for tools
+
+
+@dataclass(frozen=True, slots=True)
+class StoredSchedules:
+    """The schedules of a tenant's sessions, as tools use them."""
+
+    runtime: Runtime
+
+    async def create_schedule(
+        self,
+        session_id: SessionId,
+        description: str,
+        cron_expression: str | None = None,
+        scheduled_at: datetime | None = None,
+        timezone: str = "UTC",
+    ) -> SessionSchedule:
+        """Say the description to the session, again and again or once."""
+        try:
+            schedule = Schedule(
+                target=SayToSession(session=session_id, text=description),
+                cron=cron_expression or "",
+                at=ms_of(scheduled_at, what="scheduled_at") if scheduled_at is not None else None,
+                timezone=timezone,
+                description=description,
+                owner=session_id,
+            )
+            handle = await self.runtime.schedules.create(schedule)
+            return await self._seen(handle)
+        except Error as problem:
+            raise ToolError(problem.message, code=problem.code) from None
+
+    async def cancel_schedule(self, session_id: SessionId, schedule_id: str) -> SessionSchedule:
+        """Disable a schedule of this session."""
+        try:
+            handle = self.runtime.schedules.get(schedule_id)
+            if (await handle.state()).known.owner != session_id:
+                raise _unknown(schedule_id)
+            await handle.cancel(by=f"session {session_id}")
+            return await self._seen(handle)
+        except Error as problem:
+            if problem.code is Code.SCHEDULE_UNKNOWN:
+                raise ToolError("Schedule not found", code=problem.code) from None
+            raise ToolError(problem.message, code=problem.code) from None
+
+    async def list_schedules(self, session_id: SessionId) -> tuple[SessionSchedule, ...]:
+        """Those of this session."""
+        schedules = self.runtime.schedules
+        found = await schedules.list(session=session_id)
+        return tuple([await self._seen(schedules.get(info.name)) for info in found])
+
+    async def count_active_schedules(self, session_id: SessionId) -> int:
+        """How many of them are enabled."""
+        return await self.runtime.schedules.count_active(session_id)
+
+    async def _seen(self, handle: ScheduleHandle) -> SessionSchedule:
+        state = await handle.state()
+        schedule, runs = state.known, await handle.next_runs(1)
+        return SessionSchedule(
+            id=handle.id,
+            session_id=SessionId(schedule.owner),
+            description=schedule.description,
+            cron_expression=schedule.cron or None,
+            scheduled_at=moment_of(schedule.at) if schedule.at is not None else None,
+            timezone=schedule.timezone,
+            enabled=state.active and not state.paused,
+            schedule_type="recurring" if schedule.cron else "oneshot",
+            next_trigger_at=runs[0] if runs else None,
+            last_triggered_at=moment_of(state.last_run_at) if state.last_run else None,
+            trigger_count=state.runs,
+            created_at=moment_of(state.created_at),
+            updated_at=moment_of(state.updated_at),
+        )

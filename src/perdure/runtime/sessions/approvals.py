@@ -1,0 +1,340 @@
+"""The inbox of people: what they are asked, across sessions, and what they answer.
+
+Laws: the first decision stands, and whoever comes later is told whose it was. A decision has a name on it. What is
+decided here only answers a promise; the owner of the session acts on it, and the store lets it do so once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Literal, Protocol
+
+from msgspec.structs import replace
+
+from perdure.clock import Clock
+from perdure.codec import Json, check_text, encode, to_json
+from perdure.effects.promises import TurnScope
+from perdure.errors import Code, Error
+from perdure.ids import PromiseId, StreamId, Tenant, TurnId, WorkerId, without_keys
+from perdure.observe.hub import PEOPLE, Hub
+from perdure.observe.pending import PendingDecision, decision_owed
+from perdure.runtime.pages import check_limit
+from perdure.runtime.sessions.contracts import contract_of
+from perdure.store.protocol import Store
+from perdure.store.shapes import Accepted, AlreadyResolved, Resolved
+from perdure.tools.json_schema import violations
+from perdure.vocab.approvals import Decision, Verdict, decision_of
+from perdure.vocab.effects import AwaitEvent
+from perdure.vocab.log_keys import ask_key, gate_key, open_key
+from perdure.vocab.promises import Cancelled, PromiseState, Resolution, TimedOut
+from perdure.vocab.records import EffectStarted
+from perdure.vocab.refs import EffectRef, is_part, part_beside
+
+MAX_NAME_CHARS = 200
+MAX_REASON_BYTES = 4096
+MAX_DECISION_BYTES = 262_144
+BREATH_S = 0.05  # between two looks, however much happens
+OVERLAP_MS = 60_000  # moments come from several clocks: a look goes back this far behind the last one
+
+Status = Literal["waiting", "approved", "denied", "settled", "expired", "withdrawn"]
+Outcome = Literal["happened", "did_not_happen", "unknown"]
+
+
+@dataclass(frozen=True, slots=True)
+class Approval:
+    """A question to people and what has become of it. `used_at` is when the approved call began."""
+
+    question: PendingDecision
+    status: Status
+    decision: Decision | None = None
+    used_at: int | None = None
+
+
+class Host(Protocol):
+    """What the inbox needs of its runtime."""
+
+    @property
+    def store(self) -> Store: ...  # noqa: D102
+    @property
+    def clock(self) -> Clock: ...  # noqa: D102
+    @property
+    def tenant(self) -> Tenant: ...  # noqa: D102
+    @property
+    def hub(self) -> Hub: ...  # noqa: D102
+    def check_usable(self) -> None: ...  # noqa: D102
+    async def check_readable(self, stream: StreamId) -> None: ...  # noqa: D102
+    async def tell(self, stream: StreamId) -> None: ...  # noqa: D102
+
+
+class Approvals:
+    """`rt.approvals`: list, look at, decide and watch what people are asked. Any runtime on the store can."""
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+
+    async def list(self, *, limit: int = 50, after: PendingDecision | None = None) -> tuple[PendingDecision, ...]:
+        """What waits for an answer, the longest waiting first; `after` is the last one of the page before.
+
+        Raises:
+            Error: `invalid_argument`.
+        """
+        self._host.check_usable()
+        check_limit(limit)
+        if after is not None and not isinstance(after, PendingDecision):  # pyright: ignore[reportUnnecessaryIsInstance] - whatever a caller gives
+            raise Error(Code.INVALID_ARGUMENT, "after is a decision of the page before, as it was listed")
+        place = None
+        if after is not None:
+            last = await self._host.store.peek(after.promise)
+            place = (last.asked_at if last and last.asked_at is not None else after.since, after.promise)
+        open = await self._host.store.asked(tenant=self._host.tenant, limit=limit, after=place)
+        asked = [await self._question(state) for state in open]
+        return tuple([found for found, _ in filter(None, asked)])
+
+    async def get(self, id: str) -> Approval:
+        """One question, answered or not.
+
+        Raises:
+            Error: `approval_unknown`; `invalid_id` if several begin like that.
+        """
+        state, asked, _ = await self._found(id)
+        decision = decision_of(state.resolution)
+        used = state.consumed_at is not None  # whatever was redacted of it since
+        return Approval(asked, "approved" if used else _status(state.resolution), decision, state.consumed_at)
+
+    async def approve(
+        self,
+        id: str,
+        *,
+        by: str,
+        edit: Mapping[str, Json] | None = None,
+        for_session: bool = False,
+        reason: str = "",
+        via: str = "api",
+    ) -> Decision:
+        """Allow a call: as it is, or with other arguments (`edit` is all of them). The model is told of the change.
+
+        `for_session` also allows later calls of the tool in this session, until `session.revoke(...)`.
+
+        Raises:
+            Error: `approval_already_decided`, `approval_stale`, `approval_unknown`; `invalid_argument` for arguments
+                that the tool does not take, and for a for_session that is neither True nor False.
+        """
+        if type(for_session) is not bool:
+            raise Error(Code.INVALID_ARGUMENT, f"for_session is True or False, not {for_session!r}")
+        args = _arguments(edit) if edit is not None else None
+        decision = self._decision("approve", by, via, reason)
+        state, asked, started = await self._found(id, kind="approval")
+        if args is not None:
+            await self._check_edit(state, started, asked.tool, args)
+        return await self._decide(state, started, replace(decision, args=args, for_session=for_session))
+
+    async def deny(self, id: str, *, by: str, reason: str = "", via: str = "api") -> Decision:
+        """Do not allow a call. The model is told, with the reason.
+
+        Raises:
+            Error: `approval_already_decided`, `approval_stale`, `approval_unknown`.
+        """
+        decision = self._decision("deny", by, via, reason)
+        state, _, started = await self._found(id, kind="approval")
+        return await self._decide(state, started, decision)
+
+    async def settle(
+        self, id: str, outcome: Outcome, *, by: str, value: Json = None, reason: str = "", via: str = "api"
+    ) -> Decision:
+        """Say what became of a call in doubt: it happened (with this result), it did not, or nobody can know.
+
+        One that did not happen goes out again, under the same idempotency key and with your name on it.
+
+        Raises:
+            Error: `doubt_still_running` as long as the worker that made the call may still be doing it;
+                `approval_already_decided`, `approval_stale`, `approval_unknown`.
+        """
+        if outcome not in ("happened", "did_not_happen", "unknown"):
+            raise Error(
+                Code.INVALID_ARGUMENT, f"a call in doubt happened, did_not_happen, or is unknown: not {outcome!r}"
+            )
+        decision = replace(self._decision(outcome, by, via, reason), value=to_json(value, where="the value"))
+        state, _, started = await self._found(id, kind="doubt")
+        if outcome == "did_not_happen":
+            await self._check_dead(state, started)
+        return await self._decide(state, started, decision)
+
+    async def watch(self) -> AsyncIterator[PendingDecision]:
+        """Every question that waits now, and then each new one, endlessly."""
+        seen: dict[PromiseId, int] = {}
+        place: tuple[int, PromiseId] | None = None
+        with self._host.hub.subscribe(PEOPLE, live=False) as news:
+            while True:
+                self._host.check_usable()
+                while page := await self._host.store.asked(tenant=self._host.tenant, limit=100, after=place):
+                    for state in page:
+                        place = (state.asked_at or 0, state.id)
+                        if state.id in seen:
+                            continue
+                        seen[state.id] = place[0]
+                        if (asked := await self._question(state)) is not None:
+                            yield asked[0]
+                if place is not None:
+                    place = (place[0] - OVERLAP_MS, PromiseId(""))
+                    seen = {id: at for id, at in seen.items() if at >= place[0]}
+                await news.wait()
+                await asyncio.sleep(BREATH_S)
+
+    # --- finding
+
+    async def _found(
+        self, id: str, *, kind: Literal["approval", "doubt"] | None = None
+    ) -> tuple[PromiseState, PendingDecision, EffectStarted]:
+        self._host.check_usable()
+        prefix = check_text(id, where="the id").removeprefix("apr_").removeprefix("dbt_")
+        found = (
+            await self._host.store.asked_as(tenant=self._host.tenant, prefix=prefix, limit=2)
+            if prefix.isalnum()
+            else ()
+        )
+        if len(found) > 1:
+            raise Error(Code.INVALID_ID, f"{without_keys(id)!r} could be several", hint="type more of the id")
+        state = next(iter(found), None)
+        asked = await self._question(state) if state is not None else None
+        if state is None or asked is None:
+            raise _unknown(id)
+        if kind is not None and asked[0].kind != kind:
+            what = "says what became of a call" if kind == "approval" else "allows a call"
+            use = "settle" if kind == "approval" else "approve or deny"
+            raise Error(Code.INVALID_ARGUMENT, f"the answer to {id!r} {what}", hint=f"use {use}")
+        return state, *asked
+
+    async def _question(self, state: PromiseState) -> tuple[PendingDecision, EffectStarted] | None:
+        row = await self._host.store.find(state.stream, ask_key(state.id))
+        if row is None or not isinstance(row.record, EffectStarted):
+            return None
+        started = row.record
+        if not isinstance(started.command, AwaitEvent):
+            return None
+        scope = TurnScope.parse(started.command.key.scope)
+        asked = decision_owed(started, scope.session, scope.turn, row.at)
+        return (asked, started) if asked else None
+
+    # --- deciding
+
+    def _decision(self, verdict: Verdict, by: str, via: str, reason: str) -> Decision:
+        name = check_text(by, where="by").strip()
+        if not name or len(name) > MAX_NAME_CHARS:
+            raise Error(
+                Code.INVALID_ARGUMENT,
+                "a decision needs a name",
+                because=f"by= says who decided, in 1 to {MAX_NAME_CHARS} characters",
+                hint='by="ana@example.com"',
+            )
+        said, origin = check_text(reason, where="the reason"), check_text(via, where="via")
+        if len(said.encode()) > MAX_REASON_BYTES or len(origin) > MAX_NAME_CHARS:
+            raise Error(
+                Code.INPUT_TOO_LARGE, "the reason is too long", because=f"the limit is {MAX_REASON_BYTES} bytes"
+            )
+        return Decision(verdict=verdict, by=name, at=self._host.clock.wall_ms(), via=origin, reason=said)
+
+    async def _decide(self, state: PromiseState, started: EffectStarted, decision: Decision) -> Decision:
+        resolution, store = decision.resolution, self._host.store
+        if (size := len(encode(resolution))) > MAX_DECISION_BYTES:
+            raise Error(
+                Code.INPUT_TOO_LARGE, f"the decision is {size} bytes", because=f"the limit is {MAX_DECISION_BYTES}"
+            )
+        await self._host.check_readable(state.stream)
+        over = await store.find(state.stream, gate_key(_turn(started))) is not None
+        now = self._host.clock.wall_ms()
+        answered = await store.resolve(state.id, Cancelled() if over else resolution, now=now)
+        await self._host.tell(state.stream)
+        if isinstance(answered, Accepted) and not over:
+            return decision
+        raise _too_late(answered)
+
+    async def _check_edit(
+        self, state: PromiseState, started: EffectStarted, tool: str, args: Mapping[str, Json]
+    ) -> None:
+        """Refuse arguments that the tool would refuse, while whoever gave them can still change them."""
+        contract = await contract_of(self._host.store, state.stream, _turn(started), tool)
+        wrong = violations(contract.definition.parameters, dict(args)) if contract else ""
+        if wrong:
+            raise Error(Code.INVALID_ARGUMENT, f"{tool} does not take these arguments", because=wrong)
+
+    async def _check_dead(self, state: PromiseState, started: EffectStarted) -> None:
+        """A call that somebody may still be doing has not "not happened"."""
+        worker = await self._worker_of(state.stream, started)
+        if not await self._host.store.is_dead(worker):
+            raise Error(
+                Code.DOUBT_STILL_RUNNING,
+                "it is not certain that this call will not happen",
+                because=f"the worker that made it ({worker}) may still be alive and doing it",
+                hint="end that worker's process, then say so again; or settle it as unknown",
+            )
+
+    async def _worker_of(self, stream: StreamId, started: EffectStarted) -> WorkerId:
+        """The worker that made the attempt in doubt, as its intent says."""
+        if is_part(started.id):
+            attempt = part_beside(started.id, "step")
+        else:
+            ref = EffectRef.parse(started.id)
+            attempt = EffectRef(ref.iteration, ref.index, ref.attempt).id
+        opened = await self._host.store.find(stream, open_key(_turn(started)))
+        for row in await self._host.store.read(stream, after=opened.seq) if opened else ():
+            if isinstance(row.record, EffectStarted) and row.record.id == attempt:
+                return row.record.worker
+        return WorkerId("")
+
+
+def _turn(started: EffectStarted) -> TurnId:
+    assert isinstance(started.command, AwaitEvent)
+    return TurnScope.parse(started.command.key.scope).turn
+
+
+def _arguments(edit: Mapping[str, Json]) -> dict[str, Json]:
+    if not isinstance(edit, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance] - whatever a caller gives
+        raise Error(Code.INVALID_ARGUMENT, "the changed arguments are one object, all of them", hint='{"cents": 4000}')
+    return {
+        check_text(name, where="the name of an argument"): to_json(value, where=f"the argument {name}")
+        for name, value in edit.items()
+    }
+
+
+def _status(resolution: Resolution | None) -> Status:
+    if resolution is None:
+        return "waiting"
+    decision = decision_of(resolution)
+    if decision is None:
+        return "expired" if isinstance(resolution, TimedOut) else "withdrawn"
+    return {"approve": "approved", "deny": "denied"}.get(decision.verdict, "settled")  # pyright: ignore[reportReturnType]
+
+
+def _unknown(id: str) -> Error:
+    return Error(
+        Code.APPROVAL_UNKNOWN,
+        f"nobody is asked anything as {without_keys(id)!r}",
+        because="it is unknown, or its session was deleted",
+        hint="list what waits: rt.approvals.list(), or `perdure approvals list`",
+    )
+
+
+def _too_late(answered: Resolved) -> Error:
+    resolution = answered.resolution if isinstance(answered, AlreadyResolved) else None
+    decision = decision_of(resolution)
+    if decision is not None:
+        said = {"approve": "approved", "deny": "denied"}.get(decision.verdict, decision.verdict.replace("_", " "))
+        when = datetime.fromtimestamp(decision.at / 1000, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+        via = f" ({decision.via})" if decision.via else ""
+        return Error(
+            Code.APPROVAL_ALREADY_DECIDED,
+            f"already decided by {decision.by}: {said} at {when}{via}",
+            hint="the first decision stands",
+            by=decision.by,
+            verdict=decision.verdict,
+            at=decision.at,
+        )
+    if isinstance(resolution, TimedOut):
+        return Error(Code.APPROVAL_STALE, "it is too late to answer this", because="the question has expired")
+    if isinstance(answered, Accepted | AlreadyResolved):
+        because = "its turn is over, or was cancelled"
+        return Error(Code.APPROVAL_STALE, "nobody waits for this answer any more", because=because)
+    return _unknown("it")

@@ -1,0 +1,353 @@
+"""A session as a file, and a file as a session: JSON lines, complete or refused.
+
+Law: an import never continues work of elsewhere. What was under way when the session was exported is recorded as it
+stands: calls that may have happened as in doubt, the turn as stopped. Nor does it bring anybody's leave with it.
+"""
+
+from __future__ import annotations
+
+from base64 import b64decode, b64encode
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import cast
+
+from msgspec.structs import replace
+
+from perdure.codec import Json, brief, decode, digest, encode
+from perdure.commit.changes import Label, NewStream, Remembered
+from perdure.commit.plan import Entry
+from perdure.errors import Code, Error
+from perdure.ids import BlobHash, EffectId, InputId, Seq, StreamId, TurnId, check_id
+from perdure.inbox.admit import content_admitted
+from perdure.observe.verify import contradictions
+from perdure.runtime.agent import check_agent_name
+from perdure.runtime.sessions.editing import checked_tags, checked_title
+from perdure.runtime.sessions.parts import said
+from perdure.session.fold import fold_all
+from perdure.session.redaction import blobs_of
+from perdure.store.protocol import Store
+from perdure.store.shapes import StreamInfo
+from perdure.turn.machine import settlement
+from perdure.vocab.blobs import Blob, blob_of
+from perdure.vocab.effects import EffectKind
+from perdure.vocab.messages import Reply, Text
+from perdure.vocab.outcomes import InDoubt, LlmCallOutcome
+from perdure.vocab.records import (
+    EffectSettled,
+    EffectStarted,
+    GrantRevoked,
+    InputAdmitted,
+    Record,
+    Row,
+    SessionOpened,
+    SessionResumed,
+    TagsSet,
+    TitleSet,
+    TurnEnded,
+    TurnOpened,
+    read,
+)
+from perdure.vocab.refs import EffectRef
+from perdure.vocab.tools import Composition
+
+VERSION = 1
+MAX_RECORDS = 1_000_000
+MAX_AT = 2**53 - 1
+MAX_TOLD = 5
+_UNFINISHED = "the turn was not over when the session was exported; it is not continued here"
+
+
+# --- out ----------------------------------------------------------------------------------------------------------
+
+
+async def export(store: Store, info: StreamInfo, *, now: int) -> bytes:
+    """All records of a session and the bytes they refer to, one JSON object a line."""
+    rows = await store.read(info.stream)
+    head = {
+        "type": "perdure_session",
+        "v": VERSION,
+        "session": info.name,
+        "agent": info.agent,
+        "exported_at": now,
+        "records": len(rows),
+        "title": info.title,
+        "tags": list(info.tags),
+    }
+    lines: list[Json] = [head]
+    hashes: dict[BlobHash, None] = {}
+    for row in rows:
+        lines.append({"type": "record", "seq": row.seq, "at": row.at, "kind": row.kind, "data": decode(row.data)})
+        hashes.update(dict.fromkeys(blobs_of(row.record)))
+    for hash in hashes:
+        try:
+            blob = await store.blob(hash, stream=info.stream)
+        except Error as problem:
+            if problem.code is not Code.BLOB_UNKNOWN:
+                raise
+            continue  # the composition of a turn long gone: nobody needs it any more
+        told = {"type": "blob", "hash": hash, "media_type": blob.media_type}
+        lines.append({**told, "data": b64encode(blob.data).decode()})
+    lines.append({"type": "end", "lines": len(lines), "sha256": digest(lines)})
+    return b"".join(encode(line) + b"\n" for line in lines)
+
+
+# --- in -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _Read:
+    """An export, taken apart."""
+
+    agent: str
+    rows: list[Row] = field(default_factory=list[Row])
+    blobs: list[Blob] = field(default_factory=list[Blob])
+
+
+def imported(stream: StreamId, data: bytes | str, *, agent: str | None, now: int) -> NewStream:
+    """The session that an export tells of, under another name.
+
+    Raises:
+        Error: `export_invalid`, saying which line is wrong.
+    """
+    found = _parsed(stream, data)
+    _check_log(found.rows)
+    owner = check_agent_name(agent) if agent else found.agent
+    rows = [_owned(row, owner) if row.seq == 1 else row for row in found.rows]
+    records = [(row.at, row.record) for row in rows]
+    records += [(now, record) for record in _closing(rows)]
+    _check_bytes(found, (record for _, record in records))
+    entries = tuple(Entry.of(record, at=at) for at, record in records)
+    admissions = tuple(_remembered(record) for _, record in records if isinstance(record, InputAdmitted) and record.key)
+    state = fold_all(None, found.rows)
+    label = Label(title=state.title, tags=state.tags)
+    return NewStream(stream, owner, entries, now, tuple(found.blobs), admissions, label)
+
+
+def _parsed(stream: StreamId, data: bytes | str) -> _Read:
+    raw = data.encode() if isinstance(data, str) else data
+    lines: list[Json] = []
+    for number, text in enumerate(raw.splitlines(), 1):
+        try:
+            lines.append(decode(text, dict[str, Json]))
+        except Error as problem:
+            raise _invalid(number, problem.because or problem.message) from None
+    if not lines or lines[0].get("type") != "perdure_session":
+        raise _invalid(1, "it does not begin as an export of a session does")
+    if type(lines[0].get("v")) is not int or lines[0]["v"] != VERSION:
+        raise _invalid(1, f"it is of version {lines[0].get('v')!r}; this one reads version {VERSION}")
+    last = lines[-1]
+    if last.get("type") != "end" or last.get("lines") != len(lines) - 1 or last.get("sha256") != digest(lines[:-1]):
+        raise _invalid(len(lines), "its end is missing, or something was changed")
+    return _sorted(stream, lines)
+
+
+def _sorted(stream: StreamId, lines: list[Json]) -> _Read:
+    found = _Read(_checked_head(lines[0]))
+    for number, line in enumerate(lines[1:-1], 2):
+        try:
+            match line:
+                case {"type": "record", "seq": int(seq), "at": int(at), "kind": str(kind), "data": payload}:
+                    if type(seq) is bool or seq != len(found.rows) + 1 or seq > MAX_RECORDS:
+                        raise _invalid(number, f"record {seq} is out of order")
+                    if type(at) is bool or not 0 <= at <= MAX_AT:
+                        raise _invalid(number, f"record {seq} is of no time there is")
+                    _check_record(read(kind, encode(payload)))
+                    found.rows.append(Row(stream=stream, seq=Seq(seq), at=at, kind=kind, data=encode(payload)))
+                case {"type": "blob", "hash": str(hash), "media_type": str(media_type), "data": str(text)}:
+                    blob = blob_of(b64decode(text, validate=True), media_type)
+                    if blob.hash != hash:
+                        raise _invalid(number, "the bytes are not those that its hash names")
+                    found.blobs.append(blob)
+                case _:
+                    raise _invalid(number, "it is neither a record nor a blob")
+        except ValueError as problem:
+            raise _invalid(number, str(problem)) from None
+        except Error as problem:
+            raise problem if problem.code is Code.EXPORT_INVALID else _invalid(number, _told(problem)) from None
+    if not found.rows or not isinstance(found.rows[0].record, SessionOpened):
+        raise _invalid(2, "a session begins with session_opened")
+    return found
+
+
+def _checked_head(head: Json) -> str:
+    """The agent that the first line names; what else it says is checked and found again in the records."""
+    try:
+        checked_title(head.get("title", ""))
+        checked_tags(head.get("tags", []))
+        return check_agent_name(head.get("agent"))
+    except Error as problem:
+        raise _invalid(1, _told(problem)) from None
+
+
+def _check_record(record: Record) -> None:
+    """What a client says enters a log by the same rules here as everywhere."""
+    match record:
+        case SessionOpened(agent=agent):
+            check_agent_name(agent)
+        case InputAdmitted(parts=parts, key=key):
+            if key:
+                check_id(key, what="the input key")
+            if not parts:
+                said(parts)
+            for part in parts:  # one by one: an input of imported messages may have more than one message has
+                said([part])
+        case TitleSet(title=title):
+            checked_title(title)
+        case TagsSet(tags=tags):
+            checked_tags(tags)
+        case _:
+            pass
+
+
+def _check_log(rows: Sequence[Row]) -> None:
+    problems = list(islice(contradictions(rows), MAX_TOLD))
+    if problems:
+        raise Error(
+            Code.EXPORT_INVALID,
+            "the log of the export contradicts itself; nothing was written",
+            because="; ".join(problems),
+            hint="export the session again; `perdure journal verify` reads the log where it is",
+        )
+
+
+def _owned(row: Row, agent: str) -> Row:
+    return replace(row, data=encode({"agent": agent}))
+
+
+def _closing(rows: list[Row]) -> list[Record]:
+    """What must be said of a turn that was under way, of a pause and of grants: nobody here has asked for them."""
+    state = fold_all(None, rows)
+    undone: list[Record] = [SessionResumed(origin="import")] if state.paused else []
+    held = dict.fromkeys(made.grant for made in state.grants)
+    undone += [GrantRevoked(grant=grant, by="import", via="import") for grant in held]
+    if state.open_turn is None:
+        return undone
+    records = [row.record for row in rows if row.seq >= state.turn_seq]
+    settled = {record.id for record in records if isinstance(record, EffectSettled)}
+    closing: list[Record] = []
+    calls: tuple[object, ...] = ()
+    for record in records:
+        match record:
+            case EffectSettled(outcome=LlmCallOutcome(reply=Reply() as reply)):
+                calls = reply.calls
+            case EffectStarted(id=id, kind=EffectKind.TOOL_CALL) if id not in settled:
+                ref = _ref(id)
+                call = calls[ref.index] if ref.index is not None and ref.index < len(calls) else None
+                doubt = InDoubt(reason="worker_lost", message="the session was exported while the call ran")
+                if call is not None:
+                    closing.append(settlement(ref, cast("Json", call), doubt))
+            case _:
+                pass
+    cancelled = any(request.turn == state.open_turn for request in state.cancels)
+    reason = "cancelled" if cancelled else "imported"
+    return [*undone, *closing, TurnEnded(turn=state.open_turn, status="stopped", reason=reason, message=_UNFINISHED)]
+
+
+def _ref(effect: EffectId) -> EffectRef:
+    try:
+        return EffectRef.parse(effect)
+    except Error as problem:
+        raise Error(
+            Code.EXPORT_INVALID, "the export names what cannot be; nothing was written", because=problem.message
+        ) from None
+
+
+def _check_bytes(found: _Read, records: Iterable[Record]) -> None:
+    known = {blob.hash for blob in found.blobs}
+    for record in records:
+        if not isinstance(record, TurnOpened) and (missing := set(blobs_of(record)) - known):
+            raise Error(
+                Code.EXPORT_INVALID,
+                "the export lacks bytes that its records refer to; nothing was written",
+                because=f"there is no blob {min(missing)}",
+            )
+
+
+def _remembered(record: InputAdmitted) -> Remembered:
+    return Remembered(f"key:{record.key}", content_admitted(record), record.turn, record.input)
+
+
+def _told(problem: Error) -> str:
+    return f"{problem.message}: {problem.because}" if problem.because else problem.message
+
+
+def _invalid(line: int, because: str) -> Error:
+    return Error(
+        Code.EXPORT_INVALID,
+        f"line {line} of the export cannot be read; nothing was written",
+        because=because,
+        hint="export the session again, with this version or an earlier one",
+    )
+
+
+# --- plain messages -----------------------------------------------------------------------------------------------
+
+
+def history(stream: StreamId, messages: Sequence[Json], *, agent: str, model: str, now: int) -> NewStream:
+    """A session that begins with a conversation of elsewhere: `{"role": "user" | "assistant", "content": …}`.
+
+    Raises:
+        Error: `export_invalid` naming the message that cannot be used; whatever `send` raises for its content.
+    """
+    composition = blob_of(encode(Composition(agent=agent, model=model)), "application/json")
+    entries: list[Record] = [SessionOpened(agent=agent)]
+    blobs: dict[BlobHash, Blob] = {composition.hash: composition}
+    for index, (asked, answered) in enumerate(_turns(messages)):
+        turn = TurnId(f"imported-{index + 1}")
+        parts = [said(content) for content in asked]
+        for one in parts:
+            if one.refers:
+                raise _unusable(index, "it refers to bytes instead of holding them")
+            blobs.update((blob.hash, blob) for blob in one.blobs)
+        first = Seq(len(entries) + 1)
+        entries.append(
+            InputAdmitted(
+                input=InputId(f"imported-{index + 1}"), turn=turn, parts=tuple(p for one in parts for p in one.parts)
+            )
+        )
+        entries.append(TurnOpened(turn=turn, index=index, composition=composition.hash, view_seq=first))
+        entries += _answer(turn, answered, model)
+    written = tuple(Entry.of(record, at=now) for record in entries)
+    return NewStream(stream, agent, written, now, tuple(blobs.values()))
+
+
+def _answer(turn: TurnId, answered: list[str], model: str) -> list[Record]:
+    if not answered:
+        message = "the conversation that was imported has no answer to this"
+        return [TurnEnded(turn=turn, status="stopped", reason="imported", message=message)]
+    reply = Reply(parts=tuple(Text(text=text) for text in answered), model=model)
+    return [
+        EffectSettled(
+            id=EffectId("m1.1"), outcome=LlmCallOutcome(reply=reply), fingerprint=brief(digest(("imported", answered)))
+        ),
+        TurnEnded(turn=turn, status="finished"),
+    ]
+
+
+def _turns(messages: Sequence[Json]) -> list[tuple[list[Json], list[str]]]:
+    if not isinstance(messages, Sequence) or isinstance(messages, bytearray | memoryview):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise _unusable(0, f"messages are a list, not {type(messages).__name__}")
+    turns: list[tuple[list[Json], list[str]]] = []
+    for index, message in enumerate(messages):
+        match message:
+            case {"role": "user", "content": content}:
+                if not turns or turns[-1][1]:
+                    turns.append(([], []))
+                turns[-1][0].append(content)
+            case {"role": "assistant", "content": str(text)} if turns and text.strip():
+                (checked,) = said(text).parts
+                turns[-1][1].append(cast("Text", checked).text)
+            case {"role": "assistant", "content": str()} if not turns:
+                raise _unusable(index, "a conversation begins with a user")
+            case {"role": "system" | "developer"}:
+                raise _unusable(index, "instructions belong to the agent: Agent(instructions=…)")
+            case _:
+                raise _unusable(index, 'it is not {"role": "user" or "assistant", "content": …}')
+    if not turns:
+        raise _unusable(0, "there are no messages")
+    return turns
+
+
+def _unusable(index: int, because: str) -> Error:
+    return Error(Code.EXPORT_INVALID, f"message {index + 1} cannot be imported; nothing was written", because=because)

@@ -1,0 +1,53 @@
+"""A session with a past: from an export, from plain messages, or from a conversation of another library."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from perdure.codec import Json
+from perdure.commit.changes import NewStream
+from perdure.errors import Code, Error
+from perdure.ids import SessionId, StreamId
+from perdure.models.providers.history import Imported
+from perdure.runtime.agent import Agent
+from perdure.runtime.agents import only_agent
+from perdure.runtime.sessions.archive import history, imported
+from perdure.runtime.sessions.conversations import conversation
+from perdure.store.protocol import Store
+
+Past = bytes | str | Sequence[Mapping[str, Json]] | Imported
+
+
+async def create(
+    store: Store,
+    stream: StreamId,
+    past: Past,
+    *,
+    session: SessionId,
+    agent: str | None,
+    agents: Mapping[str, Agent],
+    now: int,
+) -> NewStream:
+    """Write the session, all of it or nothing.
+
+    Raises:
+        Error: `session_exists`, `export_invalid`; `session_unknown` if nobody says whose messages these are.
+    """
+    if isinstance(past, bytes | str):
+        new = imported(stream, past, agent=agent, now=now)
+    else:
+        owner = agent or only_agent(agents, session)
+        model = agents[owner].resolved.name if owner in agents else "imported"
+        if isinstance(past, Imported):
+            new = conversation(stream, past, agent=owner, model=model, now=now)
+        else:
+            new = history(stream, past, agent=owner, model=model, now=now)
+    try:
+        await store.create(new)
+    except Error as problem:
+        if problem.code is not Code.GATE_CLOSED:
+            raise
+        raise Error(
+            Code.EXPORT_INVALID, "the export says something twice; nothing was written", because=problem.message
+        ) from None
+    return new

@@ -1,0 +1,426 @@
+"""Runs in the background: a tool executed as a process of its session's agent, which leaves files and a message.
+
+Law: a tool that may not run twice is begun once. That it is being begun is durable before it is, and whoever finds
+that of a run begins it again only if its tool allows it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, cast
+
+import msgspec
+from msgspec.structs import replace
+
+from perdure.codec import Json, brief, check_readable, decode, digest, encode
+from perdure.errors import Code, Error
+from perdure.ids import CallId, InputId, SessionId, StreamId, Tenant, TurnId, process_stream, session_stream
+from perdure.inbox.admit import Delivery, delivery
+from perdure.inbox.items import Input
+from perdure.processes.record import ProcessRecord
+from perdure.runtime.agent import Agent
+from perdure.runtime.clock import short_id, uuid7
+from perdure.runtime.platform import StoredPlatform
+from perdure.services.background import (
+    MAX_ACTIVE_PER_WORKER,
+    BackgroundOutcome,
+    BackgroundProgress,
+    OutputLog,
+    Run,
+    capped,
+)
+from perdure.services.secrets import Veil
+from perdure.services.tasks import ORPHANED, CreateSessionTask, SessionTaskUpdate
+from perdure.store.shapes import Place
+from perdure.tools.background import BackgroundExecutableTool, executor_of, reattach_background_run
+from perdure.tools.clients.surface import Clients
+from perdure.tools.contained import drive, end_of
+from perdure.tools.context import ToolContext
+from perdure.tools.errors import ToolError, foremost, message_of
+from perdure.tools.execution_result import INTERNAL_ERROR, ConnectionRequired, FailedVisibly
+from perdure.tools.results import Unstorable, keep
+from perdure.tools.services import Services
+from perdure.tools.threads import Ended, Raised, Returned
+from perdure.vocab.messages import Text
+from perdure.vocab.records import ProcessEvent
+from perdure.vocab.registrations import (
+    EngineInput,
+    ProcessFailure,
+    ProcessInput,
+    ProcessOutput,
+    ProcessWasAbandoned,
+    ProcessWasCancelled,
+    Succeeded,
+)
+
+if TYPE_CHECKING:
+    from perdure.runtime.processes.context import ProcessContext
+    from perdure.runtime.runtime import Runtime
+
+log = logging.getLogger("perdure.runtime")
+
+STARTING = "Starting"
+REATTACHING = "Re-attaching"
+CANCELED = "Canceled by request."
+UNEXPECTED = "Background run ended unexpectedly"
+PROGRESS_EVERY_S = 0.25
+"""Of progress that comes faster, the latest is told."""
+GRACE_S = 1.0
+MAX_SUMMARY_CHARS = 32_768
+_UPDATED = "task.updated"
+
+
+def definition_of(agent: str) -> str:
+    """The code that runs what sessions of an agent have in the background."""
+    return f"background:{agent}"
+
+
+def message_to(stream: StreamId, key: str, text: str, *, source: str, now: int) -> Delivery:
+    """Something that a program says to a session that exists, once under this key."""
+    item = Input(
+        input=InputId(short_id("in", now)), turn=TurnId(uuid7(now)), parts=(Text(text=text),), key=key, source=source
+    )  # fmt: skip
+    return delivery(stream, key, item, at=now)
+
+
+def task_message(tenant: Tenant, session: SessionId, task: str, what: str, text: str, now: int) -> Delivery:
+    """What a session is told of a task by its wake policy, once for each `what`."""
+    stream, key = session_stream(tenant, session), f"task:{task}:{what}"
+    return message_to(stream, key, f"Task {text}", source=f"task:{task}", now=now)
+
+
+@dataclass(slots=True)
+class Running:
+    """The runs that this worker executes or is about to begin: both count, so that nobody gets past the limit by being
+    quick. Whatever is not in its hands any more, however that came, takes no place."""
+
+    in_hand: Callable[[StreamId], bool]
+    has_room: Callable[[], None] = lambda: None
+    """Who is told that a place has become free."""
+    _runs: set[StreamId] = field(default_factory=set[StreamId])
+    _coming: set[StreamId] = field(default_factory=set[StreamId])
+
+    @property
+    def count(self) -> int:
+        """How many."""
+        self._runs = {run for run in self._runs if run in self._coming or self.in_hand(run)}
+        return len(self._runs)
+
+    def take(self, run: StreamId, refusal: str) -> None:
+        """Take a place for a run, once.
+
+        Raises:
+            Error: `task_limit_exceeded`, with this refusal. It may be tried again, here or elsewhere.
+        """
+        if run not in self._runs and self.count >= MAX_ACTIVE_PER_WORKER:
+            raise Error(Code.TASK_LIMIT_EXCEEDED, refusal)
+        self._runs.add(run)
+
+    def leave(self, run: StreamId) -> None:
+        """It is over."""
+        if run in self._runs:
+            self._runs.discard(run)
+            self.has_room()
+
+    @contextmanager
+    def coming(self, run: StreamId) -> Generator[None]:
+        """Hold a place for a run while it is being registered.
+
+        Raises:
+            Error: `task_limit_exceeded`.
+        """
+        full = f"Worker is already running the maximum {MAX_ACTIVE_PER_WORKER} active background runs. "
+        self.take(run, full + "Try again after an existing run finishes.")
+        self._coming.add(run)
+        try:
+            yield
+        finally:
+            self._coming.discard(run)
+
+
+@dataclass(frozen=True, slots=True)
+class BackgroundCode:
+    """What executes the runs of one agent's sessions."""
+
+    host: Runtime
+    agent: Agent
+    running: Running = field(compare=False)
+    last: dict[str, Run] = field(default_factory=dict[str, Run], compare=False)
+    """The attempt that is under way here, by process."""
+
+    @property
+    def definitions(self) -> tuple[str, ...]:
+        """The name under which processes ask for it."""
+        return (definition_of(self.agent.name),)
+
+    @property
+    def place(self) -> Place:
+        """Where the sessions of the agent are."""
+        return self.agent.place
+
+    async def run(self, ctx: ProcessContext, given: ProcessInput) -> object:
+        """Execute a run to its end; what it returns is the end of its task.
+
+        Raises:
+            ToolError: it failed, and this is why.
+            asyncio.CancelledError: its end was asked for.
+        """
+        task = _task(given)
+        try:
+            return await self._run(ctx, task, cast("dict[str, Json]", task.spec))
+        finally:
+            self.running.leave(process_stream(ctx.tenant, ctx.process_id))
+            self.last.pop(ctx.process_id, None)
+
+    def check_room(self, run: StreamId, *, again: bool) -> None:
+        """Take a place for a run that is to be begun, or gone on with.
+
+        Raises:
+            Error: `task_limit_exceeded`: it must wait, or another worker has room.
+        """
+        what = "re-attach" if again else "start"
+        self.running.take(run, f"worker background run limit reached; {what} deferred")
+
+    async def _run(self, ctx: ProcessContext, task: CreateSessionTask, spec: dict[str, Json]) -> object:
+        name = str(spec.get("tool", ""))
+        again, context = await self._was_begun(ctx), self._context(ctx, task, name)
+        tool = reattach_background_run(spec, context) if again else self._tool(name)
+        run = Run(f"bg_{os.urandom(16).hex()}", task.display_name, name) if again else _first_run(ctx.process_id, task)
+        self.last[ctx.process_id] = run
+        sink = Sink(self.host, ctx.tenant, ctx.process_id, task, run)
+        await sink.update(
+            SessionTaskUpdate(
+                state_detail=REATTACHING if again else STARTING,
+                worker_id=self.host.worker_id,
+                increment_attempt=again,
+                result_path=run.result_path,
+            )
+        )
+        arguments = cast("dict[str, Json]", spec.get("arguments") or {})
+        ended = await _race(lambda: tool.execute_background(arguments, context, sink), ctx)
+        return await sink.finish(ended)
+
+    async def _was_begun(self, ctx: ProcessContext) -> bool:
+        """Whether somebody has begun it before; `Starting` is written before anything is."""
+        rows = await self.host.store.read(process_stream(ctx.tenant, ctx.process_id))
+        begun = (row.record for row in rows if row.kind == "process_event")
+        return any(
+            isinstance(one, ProcessEvent) and one.event == _UPDATED and one.payload.get("state_detail") == STARTING
+            for one in begun
+        )
+
+    def _tool(self, name: str) -> BackgroundExecutableTool:
+        if (executor := executor_of(self.agent.toolbox.registry.get(name))) is None:
+            raise ToolError(
+                f"tool '{name}' does not support background execution here; it was not begun", code=ORPHANED
+            )
+        return executor
+
+    def _context(self, ctx: ProcessContext, task: CreateSessionTask, name: str) -> ToolContext[object]:
+        services = Services(
+            locale=self.agent.locale,
+            tool_registry=self.agent.toolbox.registry,
+            file_store=self.host.files.of(ctx.tenant),
+            session_task_registry=self.host.tasks if ctx.tenant == self.host.tenant else None,
+            veil=Veil(self.host.revealed, session_stream(ctx.tenant, task.session_id)),
+            commands=self.host.commands if ctx.tenant == self.host.tenant else None,
+            platform_store=StoredPlatform(self.host, ctx.tenant),
+        )
+        return ToolContext(
+            session_id=task.session_id,
+            turn_id=TurnId(""),
+            call_id=CallId(ctx.process_id),
+            tool_name=name,
+            tenant=ctx.tenant,
+            idempotency_key=ctx.idempotency_key,
+            cancellation=ctx.cancellation,
+            given=ctx.given,
+            services=services,
+            process_events_id=ctx.process_id,
+            clients=Clients(process_events=ctx.runtime.process(ctx.process_id).process_events),
+        )
+
+    def farewell(self, record: ProcessRecord, output: ProcessOutput, tenant: Tenant, now: int) -> tuple[Delivery, ...]:
+        """What is sent with the end of a run: messages to its session, if they were asked for."""
+        task = _task(record.known.input)
+        spec = cast("dict[str, Json]", task.spec)
+        process, (status, summary) = record.known.process_id, _said(output)
+        told = (self._news(tenant, process, task, status, summary, now),) if task.wake_policy != "silent" else ()
+        if spec.get("signal_on_completion") is False:
+            return told
+        run = self.last.get(process) or _first_run(process, task)
+        stream, text = session_stream(tenant, task.session_id), run.signal(status, summary)
+        signal = message_to(stream, f"background:{process}", text, source=f"background:{run.run_id}", now=now)
+        return (*told, signal)
+
+    @staticmethod
+    def _news(tenant: Tenant, process: str, task: CreateSessionTask, status: str, summary: str, now: int) -> Delivery:
+        state = "succeeded" if status == "completed" else status
+        text = f"{task.display_name} {state}: {summary}"
+        return task_message(tenant, task.session_id, process, state, text, now)
+
+
+def _task(given: ProcessInput) -> CreateSessionTask:
+    assert isinstance(given, EngineInput)
+    task = decode(encode(given.payload["task"]), CreateSessionTask)
+    return task if isinstance(task.spec, dict) else replace(task, spec={})
+
+
+def _first_run(process: str, task: CreateSessionTask) -> Run:
+    spec = cast("dict[str, Json]", task.spec)
+    run_id = spec.get("run_id") or f"bg_{brief(digest(('background', process)))}"
+    return Run(str(run_id), task.display_name, str(spec.get("tool", "")))
+
+
+def _said(output: ProcessOutput) -> tuple[str, str]:
+    match output:
+        case Succeeded(value=value):
+            said = cast("dict[str, Json]", value) if isinstance(value, dict) else {}
+            return "completed", str(said.get("summary", ""))
+        case ProcessFailure(message=message):
+            return "failed", message
+        case ProcessWasCancelled():
+            return "canceled", CANCELED
+        case ProcessWasAbandoned(reason=reason):
+            return "failed", reason
+
+
+async def _race(call: Callable[[], object], ctx: ProcessContext) -> Ended | None:
+    """How the tool ended; None if its end was asked for first."""
+    work = asyncio.create_task(drive(call), name=f"perdure:background:{ctx.process_id}")
+    asked = asyncio.create_task(ctx.cancellation.wait())
+    try:
+        await asyncio.wait({work, asked}, return_when=asyncio.FIRST_COMPLETED)
+        if not work.done() and ctx.record.cancel is None:
+            await asyncio.wait({work})  # the worker stops: it may come to its end before that
+    finally:
+        asked.cancel()
+        if not work.done():
+            work.cancel()
+            await asyncio.wait({work}, timeout=GRACE_S)
+    return end_of(work) if work.done() and ctx.record.cancel is None else None
+
+
+class Sink:
+    """What a run says and leaves. Telling is best effort; files and the end are not."""
+
+    def __init__(self, host: Runtime, tenant: Tenant, process: str, task: CreateSessionTask, run: Run) -> None:
+        self._host = host
+        self._tenant = tenant
+        self._process = process
+        self._task = task
+        self._session = task.session_id
+        self._run = run
+        self._veil = Veil(host.revealed, session_stream(tenant, task.session_id))
+        self._log = OutputLog()
+        self._updates = 0
+        self._told_at = 0.0
+
+    @property
+    def tail(self) -> str:
+        """The last of what was printed."""
+        return self._log.tail
+
+    # --- on the way
+
+    async def update(self, update: SessionTaskUpdate) -> None:
+        """Write something about the task; durable when this returns."""
+        check_readable(update, what="what a run told")
+        self._updates += 1
+        replay = f"{self._run.run_id}:{self._updates}"
+        told = self._task.wake_policy == "on_activity" and update.state_detail is not None
+        sends = (self._news(replay, update.state_detail or ""),) if told else ()
+        await self._host.process(self._process).append(
+            _UPDATED, msgspec.to_builtins(update), replay=replay, sends=sends
+        )  # fmt: skip
+
+    def _news(self, what: str, detail: str) -> Delivery:
+        text, now = f"{self._task.display_name}: {detail}", self._host.clock.wall_ms()
+        return task_message(self._tenant, self._session, self._process, what, text, now)
+
+    async def _mirror(self, update: SessionTaskUpdate) -> None:
+        try:
+            await self.update(update)
+        except Error as problem:
+            log.debug("what a run in the background said was lost: %s", problem)
+
+    async def status(self, message: str) -> None:
+        """What it is doing."""
+        await self._mirror(SessionTaskUpdate(state_detail=self._veil.text(str(message))))
+
+    async def output(self, stream: str, delta: str) -> None:
+        """A piece of what it prints."""
+        self._log.add(stream, self._veil.text(str(delta)))
+
+    async def progress(self, progress: BackgroundProgress) -> None:
+        """How far it is."""
+        now = asyncio.get_running_loop().time()
+        if now - self._told_at >= PROGRESS_EVERY_S:
+            self._told_at = now
+            await self._mirror(SessionTaskUpdate(progress=progress))
+
+    # --- at the end
+
+    async def finish(self, ended: Ended | None) -> Json:
+        """Leave the files of the run, and say how it ended: log, result, task, and then the end itself."""
+        if ended is None:
+            await self._leave(f"{self._log.text()}\n{CANCELED}\n", {"status": "canceled"}, "Canceled")
+            raise asyncio.CancelledError
+        if isinstance(ended, Returned) and isinstance(ended.value, BackgroundOutcome):
+            outcome = ended.value
+            raw, result = outcome.raw_output, keep(outcome.result)
+            text = self._log.text() if raw is None else capped(self._veil.text(str(raw)))
+            if isinstance(result, Unstorable):
+                message = f"the run came to its end, but its result cannot be stored, at {result.path}: {result.reason}"
+                await self._leave(text, {"status": "failed", "error": message}, "Failed")
+                raise ToolError(message, code="background_result_invalid")
+            await self._leave(text, self._veil.json(result.value), "Completed")
+            return {
+                "summary": _sayable(self._veil.text(str(outcome.summary)))[:MAX_SUMMARY_CHARS],
+                "result_path": self._run.result_path,
+                "log_path": self._run.log_path,
+                "run_id": self._run.run_id,
+            }
+        message = _sayable(self._veil.text(_why(ended, self._run.tool)))
+        await self._leave(self._log.text(), {"status": "failed", "error": message}, "Failed")
+        raise ToolError(message, code="background_failed")
+
+    async def _leave(self, text: str, result: Json, status: str) -> None:
+        shown = json.dumps(result, indent=2, ensure_ascii=False)
+        try:
+            files = self._host.files.of_session(self._tenant, self._session)
+            await files.write_file(self._run.log_path, _sayable(text))
+            await files.write_file(self._run.result_path, shown)
+        except Error as problem:
+            if problem.code is not Code.SESSION_UNKNOWN:  # it was deleted: nobody is left to read them
+                raise
+        await self._mirror(SessionTaskUpdate(state_detail=status))
+
+
+def _sayable(text: str) -> str:
+    """A text without what no file could keep: a program prints what it likes."""
+    return text.encode("utf-8", "replace").decode()
+
+
+def _why(ended: Ended, tool: str) -> str:
+    match ended:
+        case Returned(value=FailedVisibly(message=message)):
+            return message
+        case Returned(value=ConnectionRequired(provider=provider)):
+            return f"Background tool requires connection setup: {provider}"
+        case Returned():
+            return UNEXPECTED
+        case Raised(error=error):
+            said = foremost(error)
+            if isinstance(said, ToolError):
+                return message_of(said)
+            log.error("a run in the background failed", exc_info=said, extra={"tool": tool})
+            return INTERNAL_ERROR
+        case _:
+            return INTERNAL_ERROR

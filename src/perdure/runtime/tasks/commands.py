@@ -1,0 +1,500 @@
+"""Commands of the operating system: registering one, and the worker that spawns it, watches it and tells its end.
+
+All that is worth keeping is in its log; the command itself runs under a supervisor of its own and needs no worker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import secrets
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import count
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+from msgspec.structs import replace
+
+from perdure.codec import brief, check_text, digest
+from perdure.errors import Code, Error
+from perdure.ids import SessionId, StreamId, Tenant, session_stream
+from perdure.inbox.admit import Delivery
+from perdure.inbox.items import Wake
+from perdure.processes.commands import (
+    DEFINITION,
+    EVENT_TYPES,
+    KIND,
+    STREAMS,
+    Beginning,
+    Command,
+    Ending,
+    Exited,
+    Gone,
+    Note,
+    Over,
+    Send,
+    Sight,
+    Spawn,
+    Spawning,
+    Wait,
+    command_of,
+    cut_at,
+    due,
+    fold,
+    fold_all,
+    printed,
+    signalled,
+    spawning,
+)
+from perdure.processes.events import select
+from perdure.processes.machine import ending
+from perdure.processes.record import ProcessRecord
+from perdure.processes.registration import check_process_id
+from perdure.runtime.clock import short_id
+from perdure.runtime.processes.driver import farewell
+from perdure.runtime.processes.handle import ProcessHandle
+from perdure.runtime.processes.starting import register
+from perdure.runtime.worker.owned import OwnedStream
+from perdure.services.commands import checked
+from perdure.services.os_commands import ExitWatch, RunFolder, host_id, send, this_boot
+from perdure.services.secrets import Veil
+from perdure.store.shapes import Place
+from perdure.vocab.processes import SessionScope
+from perdure.vocab.records import ProcessEvent, Record
+from perdure.vocab.registrations import ExternalInput, Pointer, ProcessWasAbandoned, Provenance, Registration
+
+if TYPE_CHECKING:
+    from perdure.runtime.runtime import Runtime
+    from perdure.runtime.shared import Shared
+
+log = logging.getLogger("perdure.runtime")
+
+LOOK_S = 0.2
+SOON_S = 0.02
+"""How often a command in hand is looked at: while it prints, and while its supervisor is about to say something."""
+FIRST_PARK_MS = 2_000
+LAST_PARK_MS = 60_000
+"""How long a parked one is left alone. Its end is noticed at once by whoever parked it, if the kernel can tell."""
+EXIT = "command:exit"
+ROOM = "command:room"
+MAX_COMMANDS = 64
+"""How many a worker has at once, those that it adopted included."""
+MAX_CHARACTER_BYTES = 4
+
+
+def folder_beside(store: object) -> Path:
+    """Where run folders are, unless somebody says: beside the file of the store, or with the user's state."""
+    path: object = getattr(store, "path", None)
+    if isinstance(path, Path):
+        return path.absolute().with_name(f"{path.name}-commands")
+    state = os.environ.get("XDG_STATE_HOME", "")
+    with suppress(RuntimeError):
+        return Path(state if os.path.isabs(state) else Path.home() / ".local" / "state") / "perdure" / "commands"
+    return Path(tempfile.gettempdir()) / f"perdure-commands-{os.getuid()}"
+
+
+@dataclass(frozen=True, slots=True)
+class RuntimeCommands:
+    """The commands of one tenant, for whoever registers them on this machine."""
+
+    runtime: Runtime
+
+    @property
+    def host(self) -> str:
+        """The machine that runs them."""
+        return self.runtime.command_code.host
+
+    async def start(
+        self,
+        command: Command,
+        *,
+        id: str,
+        label: str = "",
+        session: str = "",
+        tell: bool = False,
+        provenance: Provenance | None = None,
+    ) -> ProcessHandle:
+        """Register a command; the same one again is that one, also if another machine registered it.
+
+        Raises:
+            Error: `process_conflict`, `invalid_id`.
+        """
+        asked = registration_of(command, id=id, label=label, session=session, tell=tell, provenance=provenance)
+        try:
+            return await register(self.runtime, asked)
+        except Error as problem:
+            if problem.code is not Code.PROCESS_CONFLICT:
+                raise
+            handle = self.runtime.process(id)
+            if _elsewhere(asked, (await handle.record()).known) != asked:
+                raise
+            return handle
+
+
+def registration_of(
+    command: Command,
+    *,
+    id: str,
+    label: str = "",
+    session: str = "",
+    tell: bool = False,
+    provenance: Provenance | None = None,
+) -> Registration:
+    """A command as a process. With `session` it belongs there, and with `tell` its end is said there."""
+    scope = SessionScope(session_id=session) if session else None
+    return Registration(
+        process_id=id,
+        definition=f"{DEFINITION}{command.host}",
+        input=ExternalInput(metadata={"command": msgspec.to_builtins(command)}),
+        recovery="externally_owned",
+        event_types=EVENT_TYPES,
+        provenance=provenance or Provenance(originator=scope),
+        wake_target=scope,
+        wake_on_end=tell and scope is not None,
+        kind=KIND,
+        label=check_text(label, where="the label") or " ".join(command.argv)[:80],
+    )
+
+
+def _elsewhere(asked: Registration, known: Registration) -> Registration:
+    """What is known, as if it had been asked for on this machine."""
+    mine, theirs = command_of(asked), command_of(known)
+    if mine is None or theirs is None:
+        return known
+    moved = msgspec.to_builtins(replace(theirs, host=mine.host))
+    return replace(known, definition=asked.definition, input=ExternalInput(metadata={"command": moved}))
+
+
+async def start_command(  # noqa: PLR0913 - its options, each one word
+    rt: Runtime,
+    argv: str | Sequence[str],
+    *,
+    id: str | None,
+    shell: bool,
+    cwd: str | os.PathLike[str] | None,
+    env: Mapping[str, str] | None,
+    session: str | None,
+    tell: bool,
+    label: str,
+    grace_ms: int,
+    keep_bytes: int,
+) -> ProcessHandle:
+    """Check a command and register it."""
+    host = rt.command_code.host
+    command = checked(argv, host=host, shell=shell, cwd=cwd, env=env, grace_ms=grace_ms, keep_bytes=keep_bytes)
+    name = short_id("cmd", rt.clock.wall_ms()) if id is None else check_process_id(id)
+    return await RuntimeCommands(rt).start(command, id=name, label=label, session=session or "", tell=tell)
+
+
+@dataclass(slots=True)
+class CommandCode:
+    """What watches the commands of this machine."""
+
+    runtime: Runtime
+    root: Path
+    host: str = field(default_factory=host_id)
+    boot: str = field(default_factory=this_boot)
+    watches: dict[StreamId, ExitWatch] = field(default_factory=dict[StreamId, ExitWatch])
+    tasks: set[asyncio.Task[None]] = field(default_factory=set[asyncio.Task[None]])
+    limit: int = MAX_COMMANDS
+    running: set[StreamId] = field(default_factory=set[StreamId])
+    waiting: dict[StreamId, Callable[[], None]] = field(default_factory=dict[StreamId, Callable[[], None]])
+    numbers: Iterator[int] = field(default_factory=count)
+
+    @property
+    def definitions(self) -> tuple[str, ...]:
+        """Commands of this machine ask for it, and no others."""
+        return (f"{DEFINITION}{self.host}",)
+
+    @property
+    def place(self) -> Place:
+        """Where commands wait."""
+        return Place()
+
+    def watcher(
+        self,
+        record: ProcessRecord,
+        facts: Sequence[Record],
+        tenant: Tenant,
+        owned: OwnedStream,
+        shared: Shared,
+        stopping: Callable[[], bool],
+    ) -> CommandDriver:
+        """What watches one of them."""
+        return CommandDriver(self, record, facts, tenant, owned, shared, stopping)
+
+    async def tidy(self, record: ProcessRecord, facts: Sequence[Record], stream: StreamId) -> None:
+        """Remove the folder of a command that is over, unless it has what the log does not; whoever waits for room may
+        have some now."""
+        self.running.discard(stream)
+        if self.waiting:
+            self.waiting.pop(next(iter(self.waiting)))()
+        command = command_of(record.known)
+        state = None if command is None else fold_all(command, facts)
+        if state is None or state.spawning is None or state.cut or isinstance(record.output, ProcessWasAbandoned):
+            return
+        await asyncio.to_thread(RunFolder.of(state.spawning).remove)
+
+    def has_room(self, stream: StreamId) -> bool:
+        """Take a place among those that this worker has spawned or goes on with, if there is one."""
+        if stream not in self.running and len(self.running) >= self.limit:
+            return False
+        self.running.add(stream)
+        return True
+
+    def wait_for_room(self, stream: StreamId, attempt: int) -> None:
+        """Wake a command that is parked because there is no room, once there is."""
+        self.waiting[stream] = lambda: self._soon(stream, f"{ROOM}:{attempt}:{next(self.numbers)}")
+
+    def _soon(self, stream: StreamId, key: str) -> None:
+        waking = asyncio.get_running_loop().create_task(self._wake(stream, key), name=f"perdure:command:{stream}")
+        self.tasks.add(waking)
+        waking.add_done_callback(self.tasks.discard)
+
+    def watch_parked(self, stream: StreamId, pid: int, start: int, attempt: int) -> None:
+        """Somebody must look at a parked command once its process is over: it is made claimable then."""
+
+        def over() -> None:
+            self.forget(stream)
+            self.running.discard(stream)  # whoever looks at it next has it
+            self._soon(stream, f"{EXIT}:{attempt}")
+
+        self.forget(stream)
+        self.watches[stream] = ExitWatch(pid, start, over)
+
+    async def _wake(self, stream: StreamId, key: str) -> None:
+        now = self.runtime.clock.wall_ms()
+        try:
+            await self.runtime.store.admit(Delivery(stream, key, key, Wake(reason=key), now))
+            self.runtime.nudge(stream)
+        except Error as problem:  # its timer brings somebody to it
+            log.debug("the end of a command was not told: %s", problem)
+
+    def forget(self, stream: StreamId) -> None:
+        """It is watched otherwise now."""
+        if (watch := self.watches.pop(stream, None)) is not None:
+            watch.close()
+
+    def close(self) -> None:
+        """The runtime ends; the commands do not."""
+        for stream in tuple(self.watches):
+            self.forget(stream)
+        for task in self.tasks:
+            task.cancel()
+
+
+class CommandDriver:
+    """Watches one command, in one owned stream."""
+
+    def __init__(
+        self,
+        code: CommandCode,
+        record: ProcessRecord,
+        facts: Sequence[Record],
+        tenant: Tenant,
+        owned: OwnedStream,
+        shared: Shared,
+        stopping: Callable[[], bool],
+    ) -> None:
+        command = command_of(record.known)
+        assert command is not None
+        self.record = record
+        self.refusal: Error | None = None
+        self._code = code
+        self._tenant = tenant
+        self._owned = owned
+        self._shared = shared
+        self._state = fold_all(command, facts)
+        self._news = asyncio.Event()
+        self._is_stopping = stopping
+        origin = record.known.provenance.originator
+        of = session_stream(tenant, SessionId(origin.session_id)) if origin is not None else owned.stream
+        self._veil = Veil(shared.revealed, of)
+
+    # --- what others tell it
+
+    def learn(self, fact: Record, record: ProcessRecord) -> None:
+        """Somebody wrote something into its log."""
+        self.record = record
+        self._news.set()
+
+    def hear(self) -> None:
+        """Nothing that it waits for tells its end so."""
+
+    async def look(self) -> None:
+        """What it waits for is not in the store."""
+
+    def refused(self, error: Error) -> None:
+        """The store refused an append: somebody else watches it, or it has ended."""
+        self.refusal = error
+        self._news.set()
+
+    def forbid_starts(self) -> None:
+        """The worker stops: look at it no longer."""
+        self._news.set()
+
+    def abandon(self) -> None:
+        """Watch no longer; the command goes on."""
+        self._code.forget(self._owned.stream)
+        self._code.running.discard(self._owned.stream)
+
+    async def drain(self) -> None:
+        """The command needs no worker."""
+        self.abandon()
+
+    # --- the loop
+
+    async def run(self) -> bool:
+        """Watch it to its end, and return once that is durable; False once it is durably parked.
+
+        Raises:
+            Error: why the store refused to go on.
+        """
+        loop = asyncio.get_running_loop()
+        patient_until = loop.time() + self._shared.lounge.patience_s
+        self._code.forget(self._owned.stream)
+        self._code.waiting.pop(self._owned.stream, None)
+        if self._state.spawning is not None:
+            self._code.running.add(self._owned.stream)
+        while True:
+            self._news.clear()
+            if self.refusal:
+                raise self.refusal
+            sight = await self._sight()
+            await self._take_output(all=isinstance(sight, Exited | Gone))
+            now, worker = self._shared.clock.wall_ms(), self._shared.worker
+            match due(self._state, sight, cancel=self._cancel, now=now, worker=worker):
+                case Spawn(attempt=attempt):
+                    if not self._code.has_room(self._owned.stream):
+                        return await self._wait_for_room(attempt)
+                    await self._spawn(attempt)
+                case Note(event=event):
+                    await self._note(event)
+                case Send() as asked:
+                    await self._send(asked)
+                case Over() as over:
+                    await self._end(over)
+                    return True
+                case Wait(until=until):
+                    over = self._is_stopping() or loop.time() >= patient_until
+                    if over and not _is_about_to(sight) and not self._news.is_set():
+                        return await self._park(until)
+                    await self._pause(sight, until)
+
+    @property
+    def _cancel(self) -> str | None:
+        if self.record.cancel is None:
+            return None
+        reason = select(Pointer(path="/reason"), self.record.cancel.payload)
+        return reason if isinstance(reason, str) else ""
+
+    async def _sight(self) -> Sight | None:
+        attempt = self._state.spawning
+        if attempt is None:
+            return None
+        return await asyncio.to_thread(RunFolder.of(attempt).look, attempt.boot)
+
+    async def _pause(self, sight: Sight | None, until: int | None) -> None:
+        """Until something is said, the process is over, or it is time to look at what it prints."""
+        spawned, watch = self._state.spawned, None
+        if spawned is not None and not _is_about_to(sight):
+            watch = ExitWatch(spawned.pid, spawned.start, self._news.set)
+        try:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(SOON_S if _is_about_to(sight) else LOOK_S):
+                    await self._news.wait()
+        finally:
+            if watch is not None:
+                watch.close()
+
+    async def _wait_for_room(self, attempt: int) -> bool:
+        """As many as this worker may have run: it is spawned later, here or by another worker of this machine."""
+        self._code.wait_for_room(self._owned.stream, attempt)
+        await self._owned.park((), self._shared.clock.wall_ms() + FIRST_PARK_MS)
+        return False
+
+    async def _park(self, until: int | None) -> bool:
+        """Leave it alone for a while. False is what a parked process is."""
+        if self._is_stopping():
+            self._owned.flush(lease="release")  # whoever comes next need not wait
+            await self._owned.durable()
+            return False
+        now, spawned = self._shared.clock.wall_ms(), self._state.spawned
+        again = min(max(FIRST_PARK_MS, (now - self.record.first_started_at) // 4), LAST_PARK_MS)
+        if spawned is not None:
+            self._code.watch_parked(self._owned.stream, spawned.pid, spawned.start, spawned.attempt)
+        await self._owned.park((), now + again if until is None else min(until, now + again))
+        return False
+
+    # --- what it does
+
+    async def _note(self, *events: ProcessEvent) -> None:
+        for event in events:
+            self._state = fold(self._state, event)
+            self._owned.submit(event)  # one by one: together they may be more than an append has room for
+        await self._owned.durable()
+
+    async def _spawn(self, attempt: int) -> None:
+        """Say that it is being spawned, then do it. Who dies in between leaves a folder that tells how far it came."""
+        name = brief(digest((self._owned.stream, self.record.hash)))
+        new = Spawning(
+            attempt=attempt,
+            folder=str(self._code.root / name / str(attempt)),
+            token=secrets.token_hex(8),
+            boot=self._code.boot,
+        )
+        folder = RunFolder.of(new)
+        await asyncio.to_thread(folder.make, self._state.command)
+        await self._note(spawning(new))
+        if not self._owned.lease_live():
+            await self._owned.reassert()
+        first = folder.spawn()
+        await asyncio.to_thread(folder.wait, first)
+
+    async def _send(self, asked: Send) -> None:
+        """Say that it is being signalled; then signal it, if it is still that process."""
+        now = self._shared.clock.wall_ms()
+        await self._note(signalled(asked.signal, asked.pid, by=self._shared.worker, now=now))
+        send(asked.signal, asked.pid, asked.start, self._code.boot)
+
+    async def _take_output(self, *, all: bool) -> None:
+        """Take what was printed since the last time into the log."""
+        attempt = self._state.spawning
+        if attempt is None:
+            return
+        folder, pieces = RunFolder.of(attempt), list[ProcessEvent]()
+        for stream in STREAMS:
+            pieces += await asyncio.to_thread(partial(self._pieces, folder, stream, all=all))
+        if pieces:
+            await self._note(*pieces)
+
+    def _pieces(self, folder: RunFolder, stream: str, *, all: bool) -> list[ProcessEvent]:
+        offset, keep, pieces = self._state.taken.get(stream, 0), self._state.command.keep_bytes, list[ProcessEvent]()
+        while stream not in self._state.cut:
+            room = keep - offset
+            piece = folder.printed(stream, offset, room, all=all) if room > 0 else None
+            if piece is None:
+                if folder.has_more(stream, offset) and room < MAX_CHARACTER_BYTES:
+                    pieces.append(cut_at(stream, offset, str(folder.path / stream)))
+                break
+            size, text = piece
+            pieces.append(printed(stream, offset, size, self._veil.text(text)))
+            offset += size
+        return pieces
+
+    async def _end(self, over: Over) -> None:
+        end = ending(self.record, over.output)
+        events = () if over.event is None else (over.event,)
+        self._owned.submit(*events, end, sends=farewell(self._shared, self._tenant, self.record, end))
+        await self._owned.durable()
+
+
+def _is_about_to(sight: Sight | None) -> bool:
+    """Whether its supervisor will say something in a moment."""
+    return isinstance(sight, Beginning | Ending)

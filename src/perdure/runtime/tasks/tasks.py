@@ -1,0 +1,357 @@
+"""The tasks of sessions as a view of processes: a task is a process stream in the shape of `SessionTask`.
+
+What is a run in the background is executed here; whatever else is a task (monitors, work that is done outside) is a
+process that only keeps its events. Attempts, heartbeats and re-attaching are fences, leases and ordinary claiming.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, cast
+
+import msgspec
+from msgspec.structs import replace
+
+from perdure.codec import Json, check_readable, decode, encode
+from perdure.errors import Code, Error
+from perdure.ids import SessionId, process_stream, session_stream
+from perdure.inbox.admit import Delivery
+from perdure.processes.events import CANCEL_REQUESTED, COMPLETED
+from perdure.processes.registration import EXTERNAL, environment
+from perdure.runtime.clock import short_id
+from perdure.runtime.processes.starting import register
+from perdure.runtime.tasks.background import definition_of, task_message
+from perdure.runtime.tasks.index import TaskIndex, TasksChanged, enter, read_index
+from perdure.runtime.tasks.retention import task_in
+from perdure.services.background import MAX_ACTIVE_PER_SESSION
+from perdure.services.tasks import (
+    KIND_BACKGROUND_TOOL,
+    ORPHANED,
+    TERMINAL,
+    CreateSessionTask,
+    NewTaskMessage,
+    SessionTask,
+    SessionTaskFilter,
+    SessionTaskRegistry,
+    SessionTaskUpdate,
+    TaskError,
+    TaskMessage,
+    answered,
+    apply_task_update,
+    new_session_task,
+)
+from perdure.vocab.blobs import Blob
+from perdure.vocab.log_keys import PROCESS_END
+from perdure.vocab.processes import SessionScope
+from perdure.vocab.records import ProcessEvent, ProcessFirstStarted, ProcessRegistered, Row
+from perdure.vocab.registrations import (
+    EngineInput,
+    EventType,
+    ExternalInput,
+    ProcessFailure,
+    ProcessOutput,
+    ProcessWasAbandoned,
+    ProcessWasCancelled,
+    Provenance,
+    Registration,
+    Succeeded,
+)
+
+if TYPE_CHECKING:
+    from perdure.runtime.runtime import Runtime
+
+UPDATED = "task.updated"
+MESSAGE = "task.message"
+ENTERED_FOR_MS = 60_000
+"""So long a task that was entered counts although it has not begun: whoever entered it is about to begin it."""
+
+_ENDINGS: dict[str, Literal["completed", "failed", "cancelled"]] = {
+    "succeeded": "completed",
+    "failed": "failed",
+    "canceled": "cancelled",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class StoredTasks(SessionTaskRegistry):
+    """The tasks of the sessions of a runtime's tenant."""
+
+    runtime: Runtime
+
+    # --- making
+
+    async def create(self, new: CreateSessionTask) -> SessionTask:
+        """Make a task; of an id that exists, the stored one is returned. A run in the background begins with it."""
+        rt = self.runtime
+        check_readable(new, what="the task")
+        id = new.id or short_id("task", rt.clock.wall_ms())
+        known = await self.get(new.session_id, id)
+        if known is not None:
+            return known
+        session = await rt.store.stream(session_stream(rt.tenant, new.session_id))
+        if session is None:
+            raise Error(Code.SESSION_UNKNOWN, f"there is no session {new.session_id!r}")
+        asked, env = _registration(new, id, session.agent)
+        runs_here = new.kind == KIND_BACKGROUND_TOOL and rt.wants_worker
+        with rt.background.coming(process_stream(rt.tenant, id)) if runs_here else nullcontext():
+            await self._enter(new, id)
+            await register(rt, asked, env=env)
+        made = await self.get(new.session_id, id)
+        assert made is not None
+        return made
+
+    async def _enter(self, new: CreateSessionTask, id: str) -> None:
+        rt, now = self.runtime, self.runtime.clock.wall_ms()
+
+        async def judge(index: TaskIndex) -> tuple[str, ...]:
+            if new.kind != KIND_BACKGROUND_TOOL:
+                return ()
+            open_runs = [
+                task for task, entered in index.tasks.items()
+                if entered.kind == KIND_BACKGROUND_TOOL and not entered.ended
+            ]  # fmt: skip
+            over = [task for task in open_runs if await self._is_over(task, index.tasks[task].at, now)]
+            if len(open_runs) - len(over) >= MAX_ACTIVE_PER_SESSION:
+                raise Error(
+                    Code.TASK_LIMIT_EXCEEDED,
+                    f"Maximum {MAX_ACTIVE_PER_SESSION} active background runs per session. "
+                    "Wait for an existing run to finish before starting another.",
+                )
+            return tuple(over)
+
+        await enter(rt.store, rt.tenant, new.session_id, TasksChanged(id, new.kind), now=now, judge=judge)
+
+    async def _is_over(self, task: str, entered_at: int, now: int) -> bool:
+        stream = process_stream(self.runtime.tenant, task)
+        if await self.runtime.store.find(stream, PROCESS_END) is not None:
+            return True
+        begun = await self.runtime.store.stream(stream) is not None
+        return not begun and now - entered_at > ENTERED_FOR_MS
+
+    # --- looking
+
+    async def get(self, session_id: SessionId, task_id: str) -> SessionTask | None:
+        """A task of this session."""
+        rt = self.runtime
+        stream = process_stream(rt.tenant, task_id)
+        task = task_of(await rt.store.read(stream))
+        if task is None or task.session_id != session_id:
+            return None
+        if not task.is_over and task.kind == KIND_BACKGROUND_TOOL:
+            info = await rt.store.stream(stream)
+            if info is not None and info.owner_alive:
+                return replace(task, heartbeat_at=rt.clock.wall_ms())
+        return task
+
+    async def list(self, session_id: SessionId, filter: SessionTaskFilter | None = None) -> tuple[SessionTask, ...]:
+        """The tasks of a session, in the order in which they were made."""
+        index = await read_index(self.runtime.store, self.runtime.tenant, session_id)
+        found = [await self.get(session_id, task) for task in index.tasks]
+        return tuple(task for task in found if task is not None and (filter is None or filter.takes(task)))
+
+    # --- changing
+
+    async def update(self, session_id: SessionId, task_id: str, update: SessionTaskUpdate) -> SessionTask | None:
+        """Change a task. What would change nothing is not written. What its session is told of it, and its end if that
+        is what it is, are in the same transaction."""
+        check_readable(update, what="the change of a task")
+        while True:
+            task = await self.get(session_id, task_id)
+            if task is None:
+                return None
+            changed = apply_task_update(task, update, self.runtime.clock.wall_ms())
+            if changed is task:
+                return task
+            try:
+                await self._write(task, changed, update)
+            except Error as problem:
+                if problem.code is not Code.PROCESS_ALREADY_TERMINAL or task.is_over:
+                    raise
+                continue  # it ended this moment: look again
+            return await self.get(session_id, task_id)
+
+    async def _write(self, task: SessionTask, changed: SessionTask, update: SessionTaskUpdate) -> None:
+        now, handle = self.runtime.clock.wall_ms(), self.runtime.process(task.id)
+        replay, end = short_id("upd", now), None
+        if changed.is_over and not task.is_over and task.kind != KIND_BACKGROUND_TOOL:
+            payload: Json = {"code": changed.state, "message": changed.summary or ""}
+            end = await handle.ending(payload, event=COMPLETED[_ENDINGS[changed.state]])
+        await handle.append(
+            UPDATED,
+            msgspec.to_builtins(update),
+            replay=replay,
+            after_end=task.is_over,
+            end=end,
+            sends=() if task.is_over else self._news(task, changed, replay, now),  # how it ended was told before
+        )
+
+    async def request_cancel(self, session_id: SessionId, task_id: str) -> SessionTask | None:
+        """Ask a task to end. What nobody executes ends at once."""
+        task = await self.get(session_id, task_id)
+        if task is None or task.is_over:
+            return task
+        await self.runtime.process(task_id).cancel("its session asked for it")
+        if task.kind != KIND_BACKGROUND_TOOL:
+            return await self.update(session_id, task_id, SessionTaskUpdate(state="canceled"))
+        return await self.get(session_id, task_id)
+
+    # --- talking
+
+    async def record_message(self, session_id: SessionId, task_id: str, message: NewTaskMessage) -> TaskMessage:
+        """Say something to a task, or let it say something."""
+        rt, now = self.runtime, self.runtime.clock.wall_ms()
+        task = await self.get(session_id, task_id)
+        if task is None:
+            raise Error(Code.TASK_UNKNOWN, f"there is no task {task_id!r} of this session")
+        if message.expected_attempt not in (None, task.attempt):
+            raise Error(Code.TASK_UNKNOWN, f"the task {task_id!r} is in its attempt {task.attempt} by now")
+        id = short_id("msg", now)
+        told = message.direction == "outbound" and task.wake_policy == "on_activity"
+        sends = (self._said(task, id, f": {_words(message.content)}", now),) if told else ()
+        await rt.process(task_id).append(MESSAGE, {"id": id, **msgspec.to_builtins(message)}, replay=id, sends=sends)
+        return TaskMessage(id, task_id, message.direction, message.content, now, message.in_reply_to)
+
+    async def list_messages(
+        self, session_id: SessionId, task_id: str, limit: int | None = None, after_id: str | None = None
+    ) -> tuple[TaskMessage, ...]:
+        """What was said, in order; with `limit`, the first so many."""
+        if await self.get(session_id, task_id) is None:
+            return ()
+        rows = await self.runtime.store.read(process_stream(self.runtime.tenant, task_id))
+        said = [one for row in rows if (one := _message(task_id, row)) is not None]
+        known = [one.id for one in said]
+        first = known.index(after_id) + 1 if after_id in known else 0
+        return tuple(said[first : None if limit is None else first + limit])
+
+    # --- telling the session
+
+    def _news(self, before: SessionTask, after: SessionTask, what: str, now: int) -> tuple[Delivery, ...]:
+        """What the wake policy says of a change; once for each end."""
+        if after.is_over and after.wake_policy != "silent":
+            return (self._said(after, after.state, f" {after.state}: {after.summary or ''}", now),)
+        moved = (before.state, before.state_detail) != (after.state, after.state_detail)
+        if after.wake_policy == "on_activity" and moved:
+            return (self._said(after, what, f": {after.state_detail or after.state}", now),)
+        return ()
+
+    def _said(self, task: SessionTask, what: str, text: str, now: int) -> Delivery:
+        return task_message(self.runtime.tenant, task.session_id, task.id, what, task.display_name + text, now)
+
+
+# --- a task from its log ----------------------------------------------------------------------------------------
+
+
+def task_of(rows: Iterable[Row]) -> SessionTask | None:
+    """A task as the log of its process says; None if that is not a task's."""
+    task: SessionTask | None = None
+    for row in rows:
+        match row.record:
+            case ProcessRegistered(registration=registration):
+                task = _begun(registration, row.at)
+            case record if task is not None:
+                task = _advanced(task, record, row.at)
+            case _:
+                return None
+    return task
+
+
+def _begun(registration: Registration, at: int) -> SessionTask | None:
+    given = task_in(registration)
+    if given is None:
+        return None
+    return new_session_task(decode(encode(given), CreateSessionTask), registration.process_id, at)
+
+
+def _advanced(task: SessionTask, record: object, at: int) -> SessionTask:
+    match record:
+        case ProcessFirstStarted(worker=worker):
+            return apply_task_update(task, SessionTaskUpdate(state="running", worker_id=worker), at)
+        case ProcessEvent(event="task.updated", payload=payload):
+            return apply_task_update(task, decode(encode(payload), SessionTaskUpdate), at)
+        case ProcessEvent(event="task.message", payload=payload):
+            return answered(task, _new_message(payload), at)
+        case ProcessEvent(event=event) if event == CANCEL_REQUESTED:
+            return replace(task, cancel_requested_at=task.cancel_requested_at or at, updated_at=at)
+        case ProcessEvent(output=output) if output is not None:
+            return apply_task_update(task, _ended(output), at)
+        case _:
+            return task
+
+
+def _ended(output: ProcessOutput) -> SessionTaskUpdate:
+    match output:
+        case Succeeded(value=value):
+            said = cast("dict[str, Json]", value) if isinstance(value, dict) else {}
+            summary, path = said.get("summary"), said.get("result_path")
+            artifacts = tuple(str(said[name]) for name in ("log_path", "result_path") if said.get(name))
+            return SessionTaskUpdate(
+                state="succeeded", summary=summary, result_path=path, artifacts=artifacts or None
+            )  # fmt: skip
+        case ProcessFailure(code=code, message=message, raw=raw):
+            path = cast("dict[str, Json]", raw).get("result_path") if isinstance(raw, dict) else None
+            kind = ORPHANED if code == ORPHANED else "error"
+            return SessionTaskUpdate(
+                state="failed", summary=message, result_path=path, error=TaskError(kind, message)
+            )  # fmt: skip
+        case ProcessWasCancelled():
+            return SessionTaskUpdate(state="canceled", summary="Canceled by request.")
+        case ProcessWasAbandoned(reason=reason):
+            error = TaskError(ORPHANED, reason)
+            return SessionTaskUpdate(state="failed", summary=reason, error=error)
+
+
+def _new_message(payload: Json) -> NewTaskMessage:
+    return decode(encode({key: value for key, value in payload.items() if key != "id"}), NewTaskMessage)
+
+
+def _message(task_id: str, row: Row) -> TaskMessage | None:
+    record = row.record
+    if not isinstance(record, ProcessEvent) or record.event != MESSAGE:
+        return None
+    said = _new_message(record.payload)
+    return TaskMessage(record.payload["id"], task_id, said.direction, said.content, row.at, said.in_reply_to)
+
+
+def _words(content: Json) -> str:
+    if isinstance(content, str):
+        return content
+    parts = cast("list[dict[str, Json]]", content if isinstance(content, list) else [])
+    return "\n".join(str(part.get("text", part.get("data", ""))) for part in parts)
+
+
+def _registration(new: CreateSessionTask, id: str, agent: str) -> tuple[Registration, Blob | None]:
+    given = {"task": msgspec.to_builtins(replace(new, id=id))}
+    types = (EventType(name=UPDATED), EventType(name=MESSAGE))
+    provenance = Provenance(originator=SessionScope(session_id=new.session_id))
+    if new.kind != KIND_BACKGROUND_TOOL:
+        external = Registration(
+            process_id=id,
+            definition=EXTERNAL,
+            input=ExternalInput(metadata=given),
+            recovery="externally_owned",
+            event_types=types,
+            provenance=provenance,
+            kind=new.kind,
+            label=new.display_name,
+        )
+        return external, None
+    env, blob = environment({}, {})
+    spec: Json = new.spec or {}
+    reattachable = spec.get("reattachable") is True
+    run = Registration(
+        process_id=id,
+        definition=definition_of(agent),
+        input=EngineInput(kind=KIND_BACKGROUND_TOOL, payload=given),
+        recovery="rerunnable" if reattachable else "owner_bound",
+        env=env,
+        event_types=types,
+        provenance=provenance,
+        kind=new.kind,
+        label=new.display_name,
+    )
+    return run, blob
+
+
+__all__ = ["MESSAGE", "TERMINAL", "UPDATED", "StoredTasks", "task_of"]

@@ -1,0 +1,139 @@
+"""`ctx.triggers` of one call, or of one entry of a process: said once, however often its body is entered."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import cast
+
+import msgspec
+
+from perdure.codec import Json
+from perdure.ids import join
+from perdure.inbox.items import Occurrence
+from perdure.runtime.calls.clients import CallSite, visibly
+from perdure.runtime.processes.function import ProcessFunction
+from perdure.runtime.triggers.subscriptions import Subscription, check_source
+from perdure.runtime.triggers.triggers import Triggers
+from perdure.services.secrets import Veil
+from perdure.tools.body import Body
+from perdure.tools.clients.triggers import TriggerReport
+from perdure.tools.context import ToolContext
+from perdure.vocab.processes import SessionScope
+
+
+@dataclass(frozen=True, slots=True)
+class Spokesman:
+    """For whom a client speaks: the key that all its attempts share, whose subscriptions it makes, and what it owes to
+    whoever records its outcome."""
+
+    key: str
+    originator: SessionScope | None
+    wake_target: SessionScope | None
+    veil: Veil
+    nth: Callable[[str], int]
+    durable: Callable[[], Awaitable[None]]
+    report: Callable[[Json], None]
+
+
+@dataclass(frozen=True, slots=True)
+class TriggersClient:
+    """The triggers of one tenant, as a tool or a process uses them."""
+
+    triggers: Triggers
+    by: Spokesman
+    body: Body | None = None
+
+    @property
+    def registration_originator(self) -> SessionScope | None:
+        """To whom a subscription belongs that is made here."""
+        return self.by.originator
+
+    @property
+    def registration_wake_target(self) -> SessionScope | None:
+        """Whom its processes tell what they have to tell."""
+        return self.by.wake_target
+
+    async def emit(
+        self, source_type: str, payload: Json = None, *, key: str | None = None, source: str = "", session: str = ""
+    ) -> TriggerReport:
+        """Something happened; durable when this returns, and told in the outcome of the call."""
+        with visibly():
+            check_source(source_type, source)
+        name = join("emit", source_type, key if key is not None else str(self.by.nth(source_type)))
+        hidden = self.by.veil.json(payload)
+        chosen = join(self.by.key, name) if key is None else key
+
+        async def say() -> Json:
+            happened = await self.triggers.emit(source_type, hidden, key=chosen, source=source, session=session)
+            report = TriggerReport(
+                occurrence_id=happened.id,
+                source_type=source_type,
+                source=source,
+                idempotency_key=happened.key,
+                duplicate=happened.duplicate,
+            )
+            return msgspec.to_builtins(report)
+
+        with visibly():
+            new = self.triggers.occurrence(source_type, hidden, key=chosen, source=source, session=session)
+        assert isinstance(new.item, Occurrence)
+        told = await self._once(name, [source_type, new.item.payload, chosen, source, session], say)
+        self.by.report(told)
+        return msgspec.convert(told, TriggerReport)
+
+    async def subscribe(
+        self,
+        source_type: str,
+        process: object,
+        *,
+        key: str,
+        source: str = "",
+        args: tuple[object, ...] | None = None,
+    ) -> str:
+        """A process for everything that happens at a source from now on, in the name of whom this runs for."""
+        by = self.by
+        wanted = Subscription(
+            source_type,
+            process if isinstance(process, ProcessFunction) else cast("str", process),
+            key,
+            source,
+            args,
+            owner=by.originator.session_id if by.originator else "",
+            wake_target=by.wake_target.session_id if by.wake_target else "",
+        )
+
+        async def ask() -> Json:
+            operation = join(by.key, wanted.name.id)
+            return (await self.triggers.register(wanted, operation=operation, by=by.key)).id
+
+        with visibly():
+            name, given = join("subscribe", wanted.name.id), msgspec.to_builtins(wanted.definition())
+        return str(await self._once(name, given, ask))
+
+    async def _once(self, name: str, given: Json, perform: Callable[[], Awaitable[Json]]) -> Json:
+        """Once for all entries of a body; elsewhere again with every attempt, under the same key."""
+
+        async def tell() -> Json:
+            with visibly():
+                return await perform()
+
+        if self.body is not None:
+            return await self.body.told("trigger", name, given, tell)
+        await self.by.durable()  # the world hears nothing of a call that may not have happened
+        return await tell()
+
+
+def client_of_call(
+    triggers: Triggers, ctx: ToolContext[object], site: CallSite, durable: Callable[[], Awaitable[None]]
+) -> TriggersClient:
+    """`ctx.triggers` of one attempt of a call. Its session is who asks, and who is told."""
+    mine = SessionScope(session_id=ctx.session_id, frame_id=ctx.agent_frame_id)
+
+    def nth(source_type: str) -> int:
+        site.check_running()
+        site.counted[join(ctx.idempotency_key, source_type)] += 1
+        return site.counted[join(ctx.idempotency_key, source_type)]
+
+    by = Spokesman(ctx.idempotency_key, mine, mine, ctx.services.veil, nth, durable, site.triggers.append)
+    return TriggersClient(triggers.of(ctx.tenant), by, ctx.body)

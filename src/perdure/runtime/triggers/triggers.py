@@ -1,0 +1,359 @@
+"""Triggers as others see them: what can happen, who wants a process for it, and that it happened."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from perdure.codec import Json, to_json
+from perdure.errors import Code, Error
+from perdure.ids import Seq, StreamId, Tenant, check_id, split, trigger_stream
+from perdure.inbox.admit import Admitted, Conflict, Delivery
+from perdure.inbox.items import Occurrence, Wake
+from perdure.processes.registration import stream_of
+from perdure.processes.triggers import (
+    MAX_SUBSCRIPTIONS,
+    SourceState,
+    SubscriptionName,
+    addressed,
+    occurring,
+)
+from perdure.runtime.clock import short_id
+from perdure.runtime.pages import check_limit
+from perdure.runtime.processes.function import ProcessFunction
+from perdure.runtime.processes.handle import ProcessHandle
+from perdure.runtime.triggers.subscriptions import (
+    Subscription,
+    SubscriptionHandle,
+    check_owner,
+    check_size,
+    check_source,
+    state_of,
+)
+from perdure.tools.durations import seconds
+from perdure.tools.given import refuse_unordered
+from perdure.tools.json_schema import mismatches, schema_problem
+from perdure.vocab.log_keys import failure_key, occurrence_key
+from perdure.vocab.records import ProcessRegistered
+from perdure.vocab.triggers import (
+    StartFailure,
+    TriggerDelivery,
+    TriggerDeliveryFailed,
+    TriggerOccurred,
+)
+
+if TYPE_CHECKING:
+    from perdure.runtime.runtime import Runtime
+
+PAGE = 100
+
+
+@dataclass(frozen=True, slots=True)
+class TriggerEvent:
+    """Something that can happen to a resource: `source_type` is `alias.event`. With a schema, its payload must fit."""
+
+    alias: str
+    event: str
+    resource_type: str = ""
+    payload_schema: Json = None
+
+    @property
+    def source_type(self) -> str:
+        """How occurrences and subscriptions name it."""
+        return f"{self.alias}.{self.event}"
+
+
+@dataclass(frozen=True, slots=True)
+class OccurrenceHandle:
+    """Something that happened, durably. `duplicate`: it was known before under its key."""
+
+    runtime: Runtime
+    stream: StreamId
+    id: str
+    key: str
+    duplicate: bool = False
+
+    async def deliveries(self, timeout: float | str | None = None) -> tuple[TriggerDelivery, ...]:
+        """Which processes were started for it and which were not, once a worker has decided that.
+
+        Raises:
+            Error: `result_timeout`.
+        """
+        within = seconds(timeout)
+        try:
+            async with asyncio.timeout(within):
+                record = await self._recorded()
+        except TimeoutError:
+            raise Error(
+                Code.RESULT_TIMEOUT,
+                f"no worker has taken in the occurrence {self.id} after {within} s; it waits",
+                hint="start a worker",
+            ) from None
+        triggers = self.runtime.triggers
+        return tuple([await triggers.settled(self.stream, self.id, one) for one in record.deliveries])
+
+    async def processes(self, timeout: float | str | None = None) -> tuple[ProcessHandle, ...]:
+        """The processes that were started for it."""
+        started = (one for one in await self.deliveries(timeout) if one.failed is None)
+        return tuple(ProcessHandle(self.runtime, one.process_id) for one in started)
+
+    async def _recorded(self) -> TriggerOccurred:
+        with self.runtime.hub.subscribe(self.stream, live=False) as news:
+            while True:
+                row = await self.runtime.store.find(self.stream, occurrence_key(self.id))
+                if row is not None and isinstance(row.record, TriggerOccurred):
+                    return row.record
+                await news.wait()
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A source as it is listed: what is known of it, and since when it has not changed."""
+
+    source_type: str
+    source: str
+    stream: StreamId
+    state: SourceState
+    updated_at: int
+    waiting: int
+
+
+class Triggers:
+    """The trigger sources of a tenant: `rt.triggers`."""
+
+    def __init__(self, runtime: Runtime, tenant: Tenant) -> None:
+        self._runtime = runtime
+        self._tenant = tenant
+        self.catalog: dict[str, TriggerEvent] = {}
+
+    def of(self, tenant: Tenant) -> Triggers:
+        """Those of another tenant that this worker serves, with the same catalog."""
+        other = Triggers(self._runtime, tenant)
+        other.catalog = self.catalog
+        return other
+
+    # --- what can happen
+
+    def declare(self, source_type: str, payload_schema: Json = None, *, resource_type: str = "") -> TriggerEvent:
+        """Make it known here that something can happen, `alias.event`; what is emitted of it must fit the schema.
+
+        Raises:
+            Error: `trigger_invalid` if it is declared already, or its schema is none.
+        """
+        alias, _, event = source_type.rpartition(".")
+        if not alias.strip() or not event.strip():
+            raise _invalid(f"{source_type!r} does not say what happens to what", hint="write mail.received")
+        if source_type in self.catalog:
+            raise _invalid(f"{source_type} is declared already", hint="give one of them another alias")
+        if payload_schema is not None and (problem := schema_problem(payload_schema)) is not None:
+            raise _invalid(f"the schema of {source_type} cannot be used", because=problem)
+        self.catalog[source_type] = known = TriggerEvent(alias, event, resource_type, payload_schema)
+        return known
+
+    # --- something happens
+
+    async def emit(
+        self, source_type: str, payload: Json = None, *, key: str | None = None, source: str = "", session: str = ""
+    ) -> OccurrenceHandle:
+        """Something happened; durable when this returns. The same key and payload again is the same occurrence. With
+        `session`, only subscriptions of that session are looked at.
+
+        Raises:
+            Error: `trigger_conflict` if the key was used for something else; `trigger_invalid` if the payload does not
+                fit what was declared; `invalid_json`, `input_too_large`, `invalid_id`.
+        """
+        rt = self._runtime
+        rt.check_usable()
+        new = self.occurrence(source_type, payload, key=key, source=source, session=session)
+        assert isinstance(new.item, Occurrence)
+        admission = await rt.store.admit(new)
+        if isinstance(admission, Conflict):
+            raise _other_content(new.item.key)
+        if isinstance(admission, Admitted):
+            rt.hub.stir(new.stream)
+            rt.nudge(new.stream)
+        duplicate = not isinstance(admission, Admitted)
+        return OccurrenceHandle(rt, new.stream, new.item.occurrence, new.item.key, duplicate)
+
+    def occurrence(
+        self, source_type: str, payload: Json, *, key: str | None = None, source: str = "", session: str = ""
+    ) -> Delivery:
+        """The delivery that says that something happened; what `emit` puts into the source's inbox."""
+        check_source(source_type, source)
+        plain = self._checked(source_type, payload)
+        now = self._runtime.clock.wall_ms()
+        name = check_id(key, what="the key of an occurrence") if key is not None else short_id("key", now)
+        stream = trigger_stream(self._tenant, source_type, source)
+        return occurring(stream, name, plain, session=session, at=now)
+
+    def _checked(self, source_type: str, payload: Json) -> Json:
+        refuse_unordered(payload, "the payload")
+        plain = to_json(payload, where="the payload")
+        check_size(plain, "the payload")
+        event = self.catalog.get(source_type)
+        found = mismatches(event.payload_schema, plain) if event and event.payload_schema is not None else ()
+        if found:
+            raise _invalid(f"the payload does not fit {source_type}", because="; ".join(found[:3]))
+        return plain
+
+    async def settled(self, stream: StreamId, occurrence: str, reserved: TriggerDelivery) -> TriggerDelivery:
+        """What became of a reservation: its process is there, or the reason why it is not."""
+        if reserved.failed is not None:
+            return reserved
+        store = self._runtime.store
+        noted = await store.find(stream, failure_key(occurrence, reserved.subscription))
+        if noted is not None and isinstance(noted.record, TriggerDeliveryFailed):
+            return replace(reserved, failed=noted.record.failure)
+        first = await store.read(stream_of(self._tenant, reserved.process_id), limit=1)
+        match [row.record for row in first]:
+            case [ProcessRegistered(registration=asked)] if asked.label == reserved.subscription:
+                return reserved
+            case []:
+                gone = StartFailure(code=Code.PROCESS_UNKNOWN, message="the process is not there any more")
+            case _:
+                gone = StartFailure(code=Code.PROCESS_CONFLICT, message="another process has its id")
+        return replace(reserved, failed=gone)
+
+    # --- subscriptions
+
+    async def subscribe(
+        self,
+        source_type: str,
+        process: ProcessFunction | str,
+        *,
+        key: str,
+        source: str = "",
+        args: tuple[object, ...] | None = None,
+        owner: str = "",
+    ) -> SubscriptionHandle:
+        """A process for everything that happens at a source from now on. The same subscription again is the same one.
+
+        `key` is what its owner calls it. Without `args` the process is started with the payload as its only argument.
+        It belongs to `owner`, a session, and ends with it; without one, to the application.
+
+        Raises:
+            Error: `trigger_revision_conflict` if there is another one of that owner and key; `trigger_limit`;
+                `session_unknown` if its owner does not exist; `invalid_id`, `invalid_argument`, `invalid_json`.
+        """
+        return await self.register(Subscription(source_type, process, key, source, args, owner))
+
+    async def register(self, wanted: Subscription, *, operation: str | None = None, by: str = "") -> SubscriptionHandle:
+        """Like `subscribe`, with everything that can be said of one; the same `operation` again finds its receipt.
+
+        Raises:
+            Error: what `subscribe` refuses.
+        """
+        rt = self._runtime
+        rt.check_usable()
+        handle, definition, now = (
+            SubscriptionHandle(rt, self._tenant, wanted.name),
+            wanted.definition(),
+            rt.clock.wall_ms(),
+        )
+        await check_owner(rt.store, self._tenant, definition)
+        content = ("open", wanted.source_type, wanted.source)
+        await rt.store.admit(addressed(handle.stream, "open", content, Wake(reason="open"), now))
+        state = await self.state(handle.stream)
+        known = state.known.get(handle.id)
+        if known is not None and known.definition == definition and not known.deleted:
+            return handle
+        if known is None and len(state.living) >= MAX_SUBSCRIPTIONS:
+            raise _too_many()
+        await handle.change("registered", operation=operation, definition=definition, by=by)
+        living = (await self.state(handle.stream)).living
+        if len(living) > MAX_SUBSCRIPTIONS and handle.id not in [one.id for one in living[:MAX_SUBSCRIPTIONS]]:
+            await handle.delete(by="limit")  # several came at once: the last ones go again
+            raise _too_many()
+        return handle
+
+    def subscription(self, id: str) -> SubscriptionHandle:
+        """A subscription that is expected to exist; the first use finds out.
+
+        Raises:
+            Error: `trigger_subscription_unknown` for what is no id of one.
+        """
+        return SubscriptionHandle(self._runtime, self._tenant, SubscriptionName.parse(id))
+
+    # --- looking
+
+    async def state(self, stream: StreamId) -> SourceState:
+        """What is known of a source: a fold of its log."""
+        return await state_of(self._runtime.store, stream)
+
+    async def source(self, source_type: str, source: str = "") -> Source:
+        """One source.
+
+        Raises:
+            Error: `trigger_source_unknown`.
+        """
+        stream = trigger_stream(self._tenant, source_type, source)
+        info = await self._runtime.store.stream(stream)
+        if info is None:
+            raise Error(
+                Code.TRIGGER_SOURCE_UNKNOWN,
+                f"nothing is known of {source_type!r}" + (f" at {source!r}" if source else ""),
+                because="nobody subscribed to it, and it never happened",
+                hint="perdure triggers list shows those there are",
+            )
+        state = await self.state(stream)
+        return Source(source_type, source, stream, state, info.updated_at, info.waiting_inputs)
+
+    async def list(self, *, limit: int = PAGE, before: tuple[int, StreamId] | None = None) -> tuple[Source, ...]:
+        """The sources of this tenant, the last changed first; `before` continues a page."""
+        store, most = self._runtime.store, check_limit(limit)
+        infos = await store.streams(tenant=self._tenant, kind="trigger", limit=most, before=before)
+        found: list[Source] = []
+        for info in infos:
+            source_type, source = split(info.name)
+            state = await self.state(info.stream)
+            found.append(Source(source_type, source, info.stream, state, info.updated_at, info.waiting_inputs))
+        return tuple(found)
+
+    async def occurrences(self, stream: StreamId, *, limit: int = 20) -> tuple[tuple[int, TriggerOccurred], ...]:
+        """What happened last at a source, the latest first, each with its moment and what became of its deliveries."""
+        check_limit(limit)
+        found: list[tuple[int, TriggerOccurred]] = []
+        async for at, record in self._backwards(stream):
+            settled = [await self.settled(stream, record.occurrence, one) for one in record.deliveries]
+            found.append((at, replace(record, deliveries=tuple(settled))))
+            if len(found) >= limit:
+                break
+        return tuple(found)
+
+    async def _backwards(self, stream: StreamId) -> AsyncIterator[tuple[int, TriggerOccurred]]:
+        info = await self._runtime.store.stream(stream)
+        until = info.last_seq if info is not None else Seq(0)
+        while until > 0:
+            after = Seq(max(0, until - PAGE))
+            rows = await self._runtime.store.read(stream, after=after, until=until)
+            if not rows:  # what stood here was pruned, so little is left before it
+                after, rows = Seq(0), await self._runtime.store.read(stream, until=until)
+            for row in reversed(rows):
+                if isinstance(row.record, TriggerOccurred):
+                    yield row.at, row.record
+            until = after
+
+
+def _invalid(what: str, *, because: str = "", hint: str = "") -> Error:
+    return Error(Code.TRIGGER_INVALID, what, because=because, hint=hint)
+
+
+def _too_many() -> Error:
+    return Error(
+        Code.TRIGGER_LIMIT,
+        f"a source has at most {MAX_SUBSCRIPTIONS} subscriptions",
+        hint="delete one, or let one process start the others",
+    )
+
+
+def _other_content(key: str) -> Error:
+    return Error(
+        Code.TRIGGER_CONFLICT,
+        f"the key {key!r} was used before, for something else that happened",
+        because="the same key with another payload would be another occurrence",
+        hint="use a new key for a new occurrence",
+    )

@@ -1,0 +1,113 @@
+"""How a turn ends that somebody cancelled: what runs is stopped, and every call gets an honest answer."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from perdure.runtime.calls import jobs
+from perdure.runtime.turns.flights import Flight
+from perdure.turn.machine import awaited, settlement, stopped, unanswered
+from perdure.turn.state import Call
+from perdure.vocab.effects import AwaitEvent
+from perdure.vocab.outcomes import (
+    AwaitEventOutcome,
+    DurableStepOutcome,
+    Failed,
+    Failure,
+    InDoubt,
+    NotRun,
+    ToolOutput,
+)
+from perdure.vocab.promises import Cancelled
+from perdure.vocab.records import EffectSettled, EffectStarted
+from perdure.vocab.refs import PartRef, is_part
+
+if TYPE_CHECKING:
+    from perdure.runtime.turns.loop import TurnDriver
+
+
+async def end_cancelled(driver: TurnDriver) -> None:
+    """Somebody cancelled the turn: stop what runs, answer every call, end."""
+    journal = driver.controller.journal
+    begun = jobs.asked_for(journal)
+    for flight in driver.flights.values():
+        flight.put_aside()
+    await driver.halt()
+    driver.controller.doubt_unsettled_steps(InDoubt(reason="cancelled"))
+    driver.controller.end_inner_bodies()
+    await _forget_events(driver)
+    await driver.around.give_up(driver.turn, (*jobs.own(driver.turn), *jobs.not_answered(begun, journal)))
+    driver.settle_landed()  # what came while it was halted: a call may now be pending, in doubt, or have failed
+    for ref, call in unanswered(driver.turn):
+        flight = driver.flights.get(ref.id)
+        if call.pending is not None:
+            telling = call.pending.pending.on_cancel == "cancel_external_work"
+            ended = AwaitEventOutcome(resolution=await driver.waits.withdraw(call.pending.key, telling=telling))
+            driver.controller.record(EffectSettled(id=replace(ref, tail="completion").id, outcome=ended))
+        elif call.undecided is not None:
+            await _withdraw_question(driver, call.undecided)
+            superseded = AwaitEventOutcome(resolution=Cancelled())  # whatever was decided in the last moment
+            driver.controller.record(EffectSettled(id=replace(ref, tail="approval").id, outcome=superseded))
+        elif call.doubt is not None and call.policy == "ask":
+            asked = driver.controller.journal.started(replace(ref, tail="doubt").id)
+            await _withdraw_question(driver, asked)
+            left = AwaitEventOutcome(resolution=Cancelled())
+            driver.controller.record(EffectSettled(id=replace(ref, tail="doubt").id, outcome=left))
+        elif call.doubt is not None:
+            unknown = DurableStepOutcome(value={"verdict": "unknown", "reason": "the turn was cancelled"})
+            driver.controller.record(EffectSettled(id=replace(ref, tail="probe").id, outcome=unknown))
+        else:
+            driver.note_loose(flight)
+            driver.controller.record(settlement(ref, call.request, _cut_short(driver, flight, call)))
+    if (asking := awaited(driver.turn)) is not None:
+        driver.controller.record(await driver.lost_reply(asking))
+    driver.flights.clear()
+    driver.landed.clear()
+    reason = driver.turn.cancel.reason if driver.turn.cancel else ""
+    driver.submit(stopped(driver.turn, "cancelled", reason or "cancelled on request"))
+
+
+async def _withdraw_question(driver: TurnDriver, asked: EffectStarted | None) -> None:
+    """Nobody need answer it any more; whoever does is told so."""
+    if asked is not None and isinstance(asked.command, AwaitEvent):
+        await driver.waits.withdraw(asked.command.key)
+
+
+async def _forget_events(driver: TurnDriver) -> None:
+    """Nobody waits any more for the events of this turn."""
+    for started in driver.controller.journal.unsettled():
+        if isinstance(started.command, AwaitEvent) and is_part(started.id):
+            ended = AwaitEventOutcome(resolution=await driver.waits.withdraw(started.command.key))
+            driver.controller.record(EffectSettled(id=started.id, outcome=ended))
+
+
+def _cut_short(driver: TurnDriver, flight: Flight | None, call: Call) -> ToolOutput:
+    """How a call ended that was stopped; a body as what its steps ended with."""
+    if call.started is None or call.started.effect != "resumable":
+        return _stopped(flight, call.failures)
+    iteration = driver.turn.iteration
+    for doubtful in driver.controller.journal.doubtful():
+        part = PartRef.parse(doubtful) if is_part(doubtful) else None
+        if part and (part.iteration, part.index) == (iteration, call.index):
+            return InDoubt(reason="cancelled", message=f"the turn was cancelled during the step {part.name}")
+    message = "the turn was cancelled while the call was under way; the steps it had finished stand"
+    return Failed(failure=Failure(code="tool_cancelled", message=message, failure_class="cancelled"))
+
+
+def _stopped(flight: Flight | None, failures: int) -> ToolOutput:
+    """How a call ended that was stopped: unknown if it may have taken effect, not run if it never left."""
+    if failures and (flight is None or not flight.dispatched):
+        message = "the turn was cancelled before the next attempt; the attempts before it failed"
+        return Failed(failure=Failure(code="tool_cancelled", message=message, failure_class="cancelled"))
+    if flight is None or not flight.dispatched:
+        return NotRun(reason="the turn was cancelled")
+    if flight.effect == "once":
+        ignored = "; it ignored that and was left running" if flight.left_running else ""
+        message = f"the turn was cancelled while the call ran{ignored}"
+        return InDoubt(reason="cancelled", message=message, left_running=flight.left_running)
+    failure = Failure(
+        code="tool_cancelled", message="the turn was cancelled while the call ran", failure_class="cancelled"
+    )
+    return Failed(failure=failure)

@@ -1,0 +1,211 @@
+"""Starting sub-agents, and what the end of a turn has to do with them: the parent is told, children are let go.
+
+Laws: the record of a child and the input that opens its session are one append, and so are the end of a child's turn
+and what tells its parent. A child in the foreground does not outlive the turn that waits for it; one in the
+background does.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator
+from uuid import UUID
+
+import msgspec
+
+from perdure.codec import brief, digest
+from perdure.effects.controller import Ledger
+from perdure.effects.promises import TurnScope
+from perdure.errors import Code, Error
+from perdure.ids import EffectId, InputId, SessionId, StreamId, TurnId, session_stream, stream_names
+from perdure.inbox.admit import Delivery, Opening, delivery
+from perdure.inbox.items import CancelTurn, Input, Wake
+from perdure.observe.ends import has_turn, last_answer
+from perdure.runtime.sessions.parts import said
+from perdure.runtime.shared import Shared
+from perdure.services.spawns import Line, LogSpawnStore, handle_of
+from perdure.services.subagents import SpawnClaimed, SpawnPendingChild
+from perdure.store.protocol import Store
+from perdure.tools.errors import ToolError
+from perdure.tools.subagents import Order
+from perdure.vocab.children import ChildEnded, ChildRegistered, Parent
+from perdure.vocab.effects import DurableStep
+from perdure.vocab.messages import Text
+from perdure.vocab.outcomes import AwaitEventOutcome
+from perdure.vocab.promises import Cancelled
+from perdure.vocab.records import EffectSettled, EffectStarted, Record, SessionOpened, TurnEnded, kind_of, write
+from perdure.vocab.refs import PartRef, is_part, part_beside
+
+MAX_TOLD_CHARS = 65_536
+"""How much of a background child's answer its parent is told; all of it is in the child's session."""
+
+
+GONE = "gone:"
+"""The reason of the wake that a deleted child leaves to its parent begins like this."""
+
+
+async def parent_of(store: Store, stream: StreamId) -> Parent | None:
+    """Who started a session, if that was another agent."""
+    rows = await store.read(stream, limit=1)
+    opened = rows[0].record if rows else None
+    return opened.parent if isinstance(opened, SessionOpened) else None
+
+
+def told_of_deletion(child: StreamId, parent: Parent, *, now: int) -> Delivery:
+    """A parent that waits for this child must look: there is nobody who could tell it anything any more."""
+    name = f"{GONE}{stream_names(child)[2]}"
+    return delivery(parent.stream, name, Wake(reason=name), at=now)
+
+
+class Subagents:
+    """Starts the children of one call."""
+
+    def __init__(self, shared: Shared, stream: StreamId, line: Line, turn: TurnId, call: str, ledger: Ledger) -> None:
+        self._shared = shared
+        self._stream = stream
+        self._line = line
+        self._turn = turn
+        self._call = call
+        self._ledger = ledger
+        self._tenant = stream_names(stream)[0]
+
+    def scope(self, name: str) -> TurnScope:
+        """Where the child of that name answers: the same for the same call."""
+        seed = hashlib.sha256(self._handle(name).encode()).hexdigest()
+        return TurnScope(self._tenant, SessionId(f"sub-{seed[:24]}"), TurnId(str(UUID(seed[32:]))))
+
+    def of_call(self, call: str) -> Subagents:
+        """Who starts children for the body of another call, inside this one."""
+        return Subagents(self._shared, self._stream, self._line, self._turn, call, self._ledger)
+
+    def _handle(self, name: str) -> str:
+        return handle_of(self._stream, self._call, name)
+
+    async def spawn(self, name: str, order: Order) -> None:
+        """Claim a place, then register the child and open its session in one append."""
+        shared = self._shared
+        if order.agent not in shared.agents:
+            known = ", ".join(sorted(shared.agents))
+            raise ToolError(f"There is no agent {order.agent!r}; there are: {known}", code=Code.AGENT_UNKNOWN.value)
+        handle, task = self._handle(name), brief(digest((order.agent, order.prompt, order.output, order.background)))
+        await self._ledger.durable()  # a child that an earlier attempt has registered is found in the store
+        spawns = LogSpawnStore(shared.store, self._tenant, shared.spawn_limits, shared.clock.wall_ms)
+        try:
+            opening = self._opening(handle, order)
+            claim = await spawns.claim(self._line, handle, self._turn, task=task, token=brief(digest(handle)))
+        except Error as problem:
+            if problem.code.value.startswith("subagent_") or problem.code in _BAD_PROMPT:
+                raise ToolError(f"{problem.message}: {problem.because}", code=problem.code.value) from problem
+            raise
+        if isinstance(claim, SpawnClaimed | SpawnPendingChild):
+            child = ChildRegistered(handle=handle, token=claim.claim_token, child=order.session, asked=order.turn)
+            self._ledger.submit(child, sends=(opening,))
+            await self._ledger.durable()
+            if not await has_turn(shared.store, opening.stream, order.turn):
+                message = f"The name of the sub-agent's session, {order.session}, belongs to another one"
+                raise ToolError(message, code=Code.SESSION_AGENT_CONFLICT.value)
+
+    def _opening(self, handle: str, order: Order) -> Delivery:
+        """The child's first input, which opens its session."""
+        line = self._line
+        parent = Parent(
+            stream=self._stream,
+            root=line.root,
+            handle=handle,
+            turn=order.turn,
+            depth=line.depth + 1,
+            background=order.background,
+        )
+        item = Input(
+            input=InputId(f"in-{order.turn}"),
+            turn=order.turn,
+            parts=said(order.prompt).parts,
+            key="parent",
+            source=f"parent:{stream_names(self._stream)[2]}",
+            output=order.output,
+        )
+        now = self._shared.clock.wall_ms()
+        new = delivery(session_stream(self._tenant, order.session), "key:parent", item, at=now, agent=order.agent)
+        opened = SessionOpened(agent=order.agent, parent=parent)
+        return msgspec.structs.replace(new, opening=Opening(kind_of(opened), write(opened)))
+
+    def cancel(self, child: TurnScope, reason: str) -> None:
+        """Nobody waits for a child any more."""
+        self._ledger.submit(sends=(_let_go(child.stream, child.turn, reason, at=self._shared.clock.wall_ms()),))
+
+
+_BAD_PROMPT = (Code.INVALID_ARGUMENT, Code.INVALID_TEXT, Code.INPUT_TOO_LARGE)
+
+
+# --- what the end of a turn sends
+
+
+def farewells(
+    stream: StreamId, parent: Parent | None, ended: TurnEnded, records: Iterable[Record], at: int
+) -> Iterator[Delivery]:
+    """What others are sent when a turn ends: children that it waited for may stop, and its parent is told."""
+    facts = tuple(records)
+    yield from let_go(stream, facts, at)
+    if parent is None:
+        return
+    session = stream_names(stream)[2]
+    told = ChildEnded(child=SessionId(session), turn=ended.turn, status=ended.reason or ended.status, usage=ended.usage)
+    for to in dict.fromkeys((parent.stream, parent.root)):
+        yield delivery(to, f"ended:{session}:{ended.turn}", told, at=at)
+    if parent.background and parent.turn == ended.turn and stream_names(parent.stream)[1] == "session":
+        yield _news(parent, SessionId(session), ended, facts, at)
+
+
+def let_go(stream: StreamId, records: Iterable[Record], at: int) -> Iterator[Delivery]:
+    """Children in the foreground may stop: whoever waited for them is over."""
+    tenant = stream_names(stream)[0]
+    for order in _waited_for(tuple(records)):
+        yield _let_go(session_stream(tenant, order.session), order.turn, "whoever waited for it is over", at=at)
+
+
+def _waited_for(records: tuple[Record, ...]) -> Iterator[Order]:
+    """Children in the foreground whose end this turn has not come to know."""
+    settled = {record.id for record in records if isinstance(record, EffectSettled) and not _given_up(record)}
+    for record in records:
+        match record:
+            case EffectStarted(id=id, command=DurableStep(input=given)) if _starts(id) and given is not None:
+                try:
+                    order = msgspec.convert(given, type=Order)
+                except msgspec.ValidationError:
+                    continue  # it was refused, or its words were redacted: nothing here may keep a turn from ending
+                if not order.background and part_beside(id, "answer") not in settled:
+                    yield order
+            case _:
+                pass
+
+
+def _given_up(settled: EffectSettled) -> bool:
+    """Whether a wait ended because its turn does: nothing was learned of what it was for."""
+    return isinstance(settled.outcome, AwaitEventOutcome) and isinstance(settled.outcome.resolution, Cancelled)
+
+
+def _starts(effect: EffectId) -> bool:
+    return is_part(effect) and PartRef.parse(effect).kind == "ask"
+
+
+def _let_go(child: StreamId, turn: TurnId, reason: str, *, at: int) -> Delivery:
+    return delivery(child, f"parent-cancel:{turn}", CancelTurn(turn=turn, origin="parent", reason=reason), at=at)
+
+
+def _news(parent: Parent, session: SessionId, ended: TurnEnded, records: tuple[Record, ...], at: int) -> Delivery:
+    """A background child is done: its parent is told as if somebody had said so, in the turn that runs or in one of its
+    own."""
+    answer = last_answer(records)
+    text = (answer.text if answer else "") if ended.status == "finished" else ended.message
+    cut = f"\n[cut; all of it is in session {session}]" if len(text) > MAX_TOLD_CHARS else ""
+    lines = f"Sub-agent {ended.reason or ended.status}.\n- session: {session}\n\n{text[:MAX_TOLD_CHARS]}{cut}"
+    key = f"subagent:{session}"
+    item = Input(
+        input=InputId(f"in-{session}"),
+        turn=TurnId(str(UUID(digest((session, ended.turn))[:32]))),
+        parts=(Text(text=lines.strip()),),
+        key=key,
+        mode="steer",
+        source=key,
+    )
+    return delivery(parent.stream, f"key:{key}", item, at=at)
