@@ -191,14 +191,16 @@ def kept(reply: ModelReply, *, turn: TurnId, iteration: int) -> Reply:
     """A provider's answer as the log will have it.
 
     Raises:
-        ModelError: `too_large`; `unavailable` if it is not made of what it should be. It was bought all the same.
+        ModelError: `too_large`; `unavailable` if it is not made of what it should be. It was bought all the same, and
+            whoever makes such answers makes the next one like it: it is not asked again.
     """
     try:
         written = codec.encode(adopt(reply, turn=turn, iteration=iteration))
         adopted: Reply = codec.decode(written, Reply)
     except (Error, TypeError, AttributeError, ValueError) as problem:
         message = f"the model's answer cannot be read: {problem}"[:MAX_MALFORMED_BYTES]
-        raise ModelError(LlmError(kind="unavailable", message=clean(message), retryable=True), reply.usage) from problem
+        spent = reply.usage if isinstance(reply.usage, Usage) else Usage()  # pyright: ignore[reportUnnecessaryIsInstance] - whatever a model gives
+        raise ModelError(LlmError(kind="unavailable", message=clean(message)), spent) from problem
     if len(written) > MAX_REPLY_BYTES:
         message = f"the reply is {len(written)} bytes, more than the {MAX_REPLY_BYTES} that are kept"
         raise ModelError(LlmError(kind="too_large", message=message), reply.usage)

@@ -123,9 +123,9 @@ def test_what_a_provider_wants_back_can_be_stored() -> None:
 
 
 @pytest.mark.parametrize("text", [7, None, ["a"]])
-def test_an_answer_that_is_not_made_of_what_it_should_be_is_paid_for_and_asked_for_again(text: Any) -> None:
+def test_an_answer_that_is_not_made_of_what_it_should_be_is_paid_for_and_not_bought_again(text: Any) -> None:
     reply = ModelReply(parts=(Text(text=text),), finish="stop", usage=Usage(output=3, calls=1), model="m")
     with pytest.raises(ModelError) as caught:
         kept(reply, turn=TurnId("t1"), iteration=1)
-    assert (caught.value.error.kind, caught.value.error.retryable) == ("unavailable", True)
+    assert (caught.value.error.kind, caught.value.error.retryable) == ("unavailable", False)
     assert caught.value.spent == Usage(output=3, calls=1)
