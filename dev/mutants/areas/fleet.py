@@ -154,11 +154,11 @@ MUTANTS = [
         "tests/scenarios/test_queues.py -k 'memory and nobody_knows'",
     ),
     Mutant(
-        "a worker that takes no more work stays in line",
+        "a worker stays in line for a seat that nobody wants any more",
         "runtime/worker/worker.py",
         "            self._shared.permits.wait_only_for(full)\n",
         "            pass\n",
-        "tests/scenarios/test_queues.py -k 'memory and takes_no_more_work'",
+        "tests/scenarios/test_queues.py -k 'memory and no_more_sessions_under_way'",
     ),
     Mutant(
         "a turn waits for a permit that it holds itself",
