@@ -118,8 +118,19 @@ def as_stored(value: object, *, where: str = "$") -> tuple[Json, bytes]:
     Raises:
         Error: as `to_json` does.
     """
+    if (found := _unchanged(value)) is not None:
+        return found
     plain, found = _checked(value, where)
     return found or _round_trip(plain)
+
+
+def _unchanged(value: object) -> tuple[Json, bytes] | None:
+    """A value that comes back as what it is, as most do; None for all others, whatever is the matter with them."""
+    try:
+        found = _round_trip(value)
+        return found if found[0] == value else None
+    except Exception:  # noqa: BLE001 - `_checked` says what it is
+        return None
 
 
 def _checked(value: object, where: str) -> tuple[Json, tuple[Json, bytes] | None]:

@@ -475,7 +475,8 @@ class Body:
 
     async def _execute(self, described: Envelope, run: Callable[[], Awaitable[Outcome]], care: Care) -> Outcome:
         """Perform a part of the body, or answer it from the log."""
-        await self._while_held(described)
+        if branches.beside_others():
+            await self._while_held(described)
         self._check_wanted(described)
         self.life.began()
         try:

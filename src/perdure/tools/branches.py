@@ -37,6 +37,11 @@ async def along(branch: Branch, work: Awaitable[T]) -> T:
     return await work
 
 
+def beside_others() -> bool:
+    """Whether what runs now is one of several things."""
+    return _CURRENT.get() is not None
+
+
 async def while_held(recorded: Callable[[], bool]) -> None:
     """Wait until nothing holds what runs now, unless what it does next is `recorded`."""
     branch = _CURRENT.get()

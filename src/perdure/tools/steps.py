@@ -31,14 +31,12 @@ async def run(call: Callable[[], object], *, in_loop: bool, life: Life, ledger: 
         NotDispatched: it did not begin.
     """
     life.check_open()
-    ended = await _in_loop(call) if in_loop else await _in_thread(call, life, ledger, threads)
-    if isinstance(ended, Returned) and inspect.isawaitable(ended.value):
-        value: Awaitable[object] = ended.value
-        return await _in_loop(lambda: value)
-    return ended
-
-
-async def _in_loop(call: Callable[[], object]) -> Ended:
+    if not in_loop:
+        ended = await _in_thread(call, life, ledger, threads)
+        if not (isinstance(ended, Returned) and inspect.isawaitable(ended.value)):
+            return ended
+        begun: Awaitable[object] = ended.value
+        call = lambda: begun  # noqa: E731 - it has begun in the thread, and goes on here
     try:
         value = call()
         return Returned(await value if inspect.isawaitable(value) else value)

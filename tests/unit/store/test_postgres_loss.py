@@ -229,8 +229,8 @@ async def test_patience_ends(store: PostgresStore, monkeypatch: pytest.MonkeyPat
         raise ConnectionRefusedError("nobody listens")
 
     monkeypatch.setattr(module, "dial", nobody)
-    for connection in connections._idle:  # pyright: ignore[reportPrivateUsage] - the server is gone for all of them
-        connection.terminate()
+    for session in connections._idle:  # pyright: ignore[reportPrivateUsage] - the server is gone for all of them
+        session.connection.terminate()
     with pytest.raises(Error) as caught:
         await store.append(plan(claim, ANN, 1, entry("a")))
     assert caught.value.code is Code.STORE_UNAVAILABLE

@@ -72,13 +72,13 @@ async def test_one_who_keeps_coming_alone_is_served_at_once_until_there_is_compa
     store: PostgresStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     claims = [await owned(store, f"s{i}", ANN) for i in range(3)]
-    whole, sent = Session.one, list[str]()
+    whole, sent = Session.all, list[str]()
 
-    async def noted(self: Session, name: str, *args: object) -> Cells:
+    async def noted(self: Session, name: str, *args: object) -> list[Cells]:
         sent.append(name)
         return await whole(self, name, *args)
 
-    monkeypatch.setattr(Session, "one", noted)
+    monkeypatch.setattr(Session, "all", noted)
     at_once: list[bool] = []
     for n in range(1, 9):
         sent.clear()
@@ -271,7 +271,7 @@ async def test_a_turn_takes_few_round_trips(postgres_url: str, monkeypatch: pyte
         for _ in range(10):
             await session.ask("go")
         monkeypatch.undo()
-    writes = {name: asked.pop(name) for name in ("append_lone", "append", "append_more", "admit") if name in asked}
+    writes = {name: asked.pop(name) for name in ("append_on", "append", "append_more", "admit") if name in asked}
     assert sum(writes.values()) <= 52, "at most five writes a turn, each one round trip"
     assert sum(asked.values()) <= 70, asked
 

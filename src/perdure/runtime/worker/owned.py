@@ -146,23 +146,22 @@ class OwnedStream:
         """Put facts into the stream, in order. `consume` takes their inbox rows away in the same append, and `sends`
         are put into the inboxes of other streams by it; the verdicts are in its receipt.
         """
-        now, size = self._clock.wall_ms(), 0
+        now, size, active = self._clock.wall_ms(), 0, self.active
         entries: list[Entry] = []
         for record in records:
             entry = Entry.of(record, at=now)
             entries.append(entry)
             size += len(entry.data)
-        for record in records:
-            if isinstance(record, TurnEnded):
-                sends = (*sends, *self.on_end(record))
+            if type(record) in _EDGES:
+                active = isinstance(record, TurnOpened)
+                if isinstance(record, TurnEnded):
+                    sends = (*sends, *self.on_end(record))
         if sends:
             size += sum([len(new.data) for new in sends])
         rows = len(self._entries) + len(self._sends)
         if rows and (self._bytes + size > SOFT_BYTES or rows + len(entries) + len(sends) > SOFT_ROWS):
             self.flush()
-        for record in records:
-            if type(record) in _EDGES:
-                self.active = isinstance(record, TurnOpened)
+        self.active = active
         self._records += records
         self._entries += entries
         self._bytes += size

@@ -64,12 +64,11 @@ class Connections:
         self.address = address
         self.counters = counters
         self._queries = queries(address.schema)
-        self._idle: list[Connection] = []
+        self._idle: list[Session] = []
         self._writing = asyncio.Semaphore(address.pool_size)
         self._reading = asyncio.Semaphore(max(1, address.pool_size - 2))
         self._lent: set[Session] = set()
         self._watching: asyncio.TimerHandle | None = None
-        self._open = 0
         self._closed = False
         self.patience_s = PATIENCE_S
 
@@ -91,10 +90,11 @@ class Connections:
     async def _lend(self) -> Session:
         await self._writing.acquire()
         try:
-            session = self.session(await self._usable())
+            session = await self._usable()
         except BaseException:
             self._writing.release()
             raise
+        session.asked_at = time.monotonic()
         self._lent.add(session)
         if self._watching is None:
             self._watching = asyncio.get_running_loop().call_later(WATCH_S, self._watch)
@@ -112,35 +112,22 @@ class Connections:
         self._writing.release()
         self._lent.discard(session)
         sound = problem is None or isinstance(problem, Error) or is_refusal(problem) or is_contended(problem)
-        if sound:
-            self._give_back(session.connection)
+        if sound and not self._closed and not session.connection.is_closed():
+            self._idle.append(session)
         else:
-            self._drop(session.connection)
+            session.connection.terminate()
 
-    async def _usable(self) -> Connection:
+    async def _usable(self) -> Session:
         while self._idle:
-            connection = self._idle.pop()
-            if not connection.is_closed():
-                return connection
-            self._open -= 1
-        connection = await connect(self.address, command_s=None)
-        self._open += 1
-        return connection
-
-    def _give_back(self, connection: Connection) -> None:
-        if self._closed or connection.is_closed():
-            self._drop(connection)
-        else:
-            self._idle.append(connection)
-
-    def _drop(self, connection: Connection) -> None:
-        self._open -= 1
-        connection.terminate()
+            session = self._idle.pop()
+            if not session.connection.is_closed():
+                return session
+        return self.session(await connect(self.address, command_s=None))
 
     @property
     def at_hand(self) -> bool:
         """Whether one can be borrowed without waiting for anything."""
-        return bool(self._idle) and not self._idle[-1].is_closed() and not self._writing.locked()
+        return bool(self._idle) and not self._idle[-1].connection.is_closed() and not self._writing.locked()
 
     async def patiently(self, work: Callable[[Session], Awaitable[T]], *, again: bool = True) -> T:
         """Do something with a connection; again if the server was away or others stood in the way.
@@ -156,14 +143,7 @@ class Connections:
         tries, pause = 0, 0.01
         while True:
             try:
-                session = await self._lend()
-                try:
-                    result = await work(session)
-                except BaseException as problem:
-                    self._take_back(session, problem)
-                    raise
-                self._take_back(session)
-                return result
+                return await self.once(work)
             except Error as problem:
                 if not _may_come_back(problem) or time.monotonic() > give_up:
                     raise
@@ -176,6 +156,17 @@ class Connections:
                     raise failure(problem, self.address.shown) from problem
             await asyncio.sleep(random.uniform(pause / 2, pause))
             pause = min(pause * 2, 0.5)
+
+    async def once(self, work: Callable[[Session], Awaitable[T]]) -> T:
+        """Do something with a connection, whatever comes of it."""
+        session = await self._lend()
+        try:
+            result = await work(session)
+        except BaseException as problem:
+            self._take_back(session, problem)
+            raise
+        self._take_back(session)
+        return result
 
     async def read(self, work: Callable[[Session], Awaitable[T]]) -> T:
         """Read something, patiently.
@@ -204,7 +195,7 @@ class Connections:
         """Hang up on all of them."""
         self._closed = True
         while self._idle:
-            await leave(self._idle.pop())
+            await leave(self._idle.pop().connection)
         await asyncio.sleep(0)  # those that were hung up on go with the next turn of the loop
 
 

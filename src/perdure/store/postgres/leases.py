@@ -104,13 +104,12 @@ class Leases:
         return worker not in self._abandoned
 
     def due(self, workers: Iterable[WorkerId]) -> list[WorkerId]:
-        """Those whose lease is worth a write: the last renewal is more than a second old."""
-        end = self.end()
-        return sorted(
-            worker
-            for worker in set(workers)
-            if worker not in self._abandoned and end - self._until.get(worker, 0) > RENEWAL_PAUSE_MS
-        )
+        """Those whose lease is worth a write."""
+        return sorted(worker for worker in set(workers) if self.is_due(worker))
+
+    def is_due(self, worker: WorkerId) -> bool:
+        """Whether its lease is worth a write: the last renewal is more than a second old."""
+        return worker not in self._abandoned and self.end() - self._until.get(worker, 0) > RENEWAL_PAUSE_MS
 
     def weak(self, worker: WorkerId) -> bool:
         """Whether so little is left of a lease that what is taken under it now might be taken away at once."""

@@ -1,26 +1,19 @@
 -- Every statement of the store, each under its name; the hot ones are first.
 
--- name: append_lone
--- Up to four records of one plan and nothing else, which is what most appends are. What the owner does not know of is
--- counted only if its stream is further than it thinks: how many of those rows are its own.
+-- name: append_on
+-- One or two records of a worker that goes on with what it has, which is what most appends are. Nothing moves unless the
+-- stream ends exactly where its owner thinks: then nobody else has written, and there is nothing to tell.
 WITH moved AS (
-    UPDATE perdure.streams AS s SET last_seq = s.last_seq + $4, n = $3, owner = CASE WHEN $6 THEN NULL ELSE $5 END,
-        active = $7, parked = $8, format = greatest(s.format, $9), updated_at = $10,
-        served_at = (extract(epoch FROM clock_timestamp()) * 1000)::bigint
-    WHERE s.stream = $1 AND s.fence = $2 AND s.n = $3 - 1 AND s.owner = $5
-    RETURNING s.id, s.last_seq - $4 AS before
-), written AS (
-    INSERT INTO perdure.log (stream, seq, at, kind, version, key, fence, n, data)
-    SELECT m.id, m.before + e.place, e.at, e.kind, $9, e.key, $2, $3, e.data
-    FROM moved AS m, (VALUES
-        (1, $12::bigint, $13::text, $14::text, $15::bytea), (2, $16::bigint, $17::text, $18::text, $19::bytea),
-        (3, $20::bigint, $21::text, $22::text, $23::bytea), (4, $24::bigint, $25::text, $26::text, $27::bytea)
-    ) AS e (place, at, kind, key, data) WHERE e.place <= $4
+    UPDATE perdure.streams AS s SET last_seq = $5::bigint + $6, n = $3, active = true, parked = false,
+        format = greatest(s.format, $8), updated_at = $7, served_at = (extract(epoch FROM clock_timestamp()) * 1000)::bigint
+    WHERE s.stream = $1 AND s.fence = $2 AND s.n = $3 - 1 AND s.owner = $4 AND s.last_seq = $5
+    RETURNING s.id
 )
-SELECT m.id, m.before, CASE WHEN $11 < m.before THEN (
-    SELECT count(*) FROM perdure.log AS l
-    WHERE l.stream = m.id AND l.seq > $11 AND l.seq <= m.before AND l.fence IS NOT NULL
-) END AS own, NOT $7 AND (SELECT b.id FROM perdure.inbox AS b WHERE b.stream = m.id LIMIT 1) IS NULL AS quiet FROM moved AS m
+INSERT INTO perdure.log (stream, seq, at, kind, version, fence, n, data)
+SELECT m.id, $5::bigint + e.place, e.at, e.kind, $8, $2, $3, e.data
+FROM moved AS m, (VALUES (1, $9::bigint, $10::text, $11::bytea), (2, $12::bigint, $13::text, $14::bytea))
+    AS e (place, at, kind, data)
+WHERE e.place <= $6 RETURNING seq
 
 -- name: append
 -- Many plans of many streams at once. A plan whose stream is not exactly where its owner thinks moves nothing and is

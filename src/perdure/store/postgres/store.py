@@ -7,7 +7,7 @@ import os
 import tempfile
 import weakref
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -88,7 +88,7 @@ class PostgresStore:
         self._leases = Leases(clock, lease_ms, boot_id(), release.format)
         self._connections: Connections | None = None
         self._news: News | None = None
-        self._appends = Lane(self._commit_appends, abreast=ABREAST, at_hand=self._at_hand)
+        self._appends = Lane(self._commit_appends, abreast=ABREAST, alone=self._alone)
         self._busy: set[StreamId] = set()
         self._admits = Lane(self._commit_admits)
         self._looks = Lane(self._look_together, abreast=ABREAST)
@@ -158,9 +158,6 @@ class PostgresStore:
                 Code.RUNTIME_CLOSED, "the store is not open", hint="call open() first, and nothing after close()"
             )
         return self._connections
-
-    def _at_hand(self) -> bool:
-        return self._connections is not None and self._connections.at_hand
 
     async def _read(self, work: Callable[[Session], Awaitable[T]]) -> T:
         return await self._open().read(work)
@@ -316,6 +313,28 @@ class PostgresStore:
         await self._commit_chains(chains)
         self._tell(pressing=not all(plan.is_progress for chain in chains for plan in chain.plans))
         return True
+
+    def _alone(self, job: appends.AppendJob) -> Coroutine[Any, Any, bool] | None:
+        """The shortest way, for what most appends are, if nothing has to be opened or renewed first."""
+        plan, connections = job.item, self._connections
+        ready = connections is not None and connections.at_hand and not self._leases.is_due(plan.worker)
+        if not (ready and appends.goes_on(plan)) or plan.stream in self._busy:
+            return None
+        self._busy.add(plan.stream)
+        return self._go_on(job)
+
+    async def _go_on(self, job: appends.AppendJob) -> bool:
+        """False if it is not certain that it was written: then it goes the way of all others, which finds out. If it
+        was written all the same, its receipt is there."""
+        try:
+            moved = await self._open().once(lambda on: appends.go_on(on, job, self._clock.wall_ms()))
+        except Exception:  # noqa: BLE001 - whatever it is, it is found again and told
+            moved = False
+        if moved:
+            job.settle()
+            self._tell(pressing=False)
+        self._busy.discard(job.item.stream)
+        return moved
 
     async def _commit_chains(self, chains: Sequence[appends.Chain]) -> None:
         """Write them together; if something in one of them is to blame, find out which by halving."""

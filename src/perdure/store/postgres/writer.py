@@ -46,8 +46,8 @@ class Lane(Generic[I, R]):
     """Jobs of one kind, in batches, of which up to `abreast` are under way at a time.
 
     `commit` takes what it wants from the queue at the call, and answers it. It tells whether there was anything.
-    Jobs of one turn of the event loop go together; but once they keep coming one by one, and `at_hand` says that
-    nothing has to be opened first, each is on its way before `submit` returns.
+    Jobs of one turn of the event loop go together; but once they keep coming one by one, each is on its way before
+    `submit` returns, if `alone` knows a way for it: that answers the job, or tells that it must go as all others do.
     """
 
     def __init__(
@@ -55,11 +55,11 @@ class Lane(Generic[I, R]):
         commit: Callable[[deque[Job[I, R]]], Awaitable[bool]],
         *,
         abreast: int = 1,
-        at_hand: Callable[[], bool] = lambda: False,
+        alone: Callable[[Job[I, R]], Coroutine[Any, Any, bool] | None] = lambda _: None,
     ) -> None:
         self._commit = commit
+        self._alone = alone
         self._abreast = abreast
-        self._at_hand = at_hand
         self._queue: deque[Job[I, R]] = deque()
         self._tasks: set[asyncio.Task[None]] = set()
         self._under_way = 0
@@ -70,15 +70,26 @@ class Lane(Generic[I, R]):
         """Take a job at the call."""
         job: Job[I, R] = Job(item, Answer(loop=asyncio.get_running_loop()))
         self._solo = 0 if self._queue or self._under_way else self._solo + 1
+        if self._solo > SOLO and (going := self._alone(job)) is not None:
+            self._under_way += 1
+            self._start(_Begun(self._go_alone(job, going)))
+            return job.future
         self._queue.append(job)
         if not self._beginning and self._under_way < self._abreast:
             self._beginning = True
             self._under_way += 1
-            ahead = self._solo > SOLO and self._at_hand()
-            task = asyncio.create_task(_Begun(self._run()) if ahead else self._run(), name="perdure:lane")
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self._start(self._run())
         return job.future
+
+    def _start(self, run: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(run, name="perdure:lane")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _go_alone(self, job: Job[I, R], going: Coroutine[Any, Any, bool]) -> None:
+        if not await going:
+            self._queue.appendleft(job)
+        await self._run()
 
     async def _run(self) -> None:
         self._beginning = False
