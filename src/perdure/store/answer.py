@@ -10,9 +10,13 @@ T = TypeVar("T")
 
 
 class Answer(asyncio.Future[T]):
-    """A future with one listener that is told at once. A callback is told a turn of the loop later, which costs one."""
+    """A future with one listener that is told at once. A callback is told a turn of the loop later, which costs one.
+
+    `alone`: nobody else is answered together with it, and no task is in the middle of anything.
+    """
 
     then: Callable[[asyncio.Future[T]], None] | None = None
+    alone: bool = False
 
     def tell(self) -> None:
         """The future has ended: call the listener, once. What goes wrong there is no business of other answers."""

@@ -23,7 +23,7 @@ class Place:
     effect_scope: Scope
     cause: CausalRef
     body: str
-    key_begins: tuple[str, ...]
+    key_begins: str
     in_batch: bool = False
     inner: bool = False
 
@@ -33,7 +33,7 @@ class Place:
 
     def key(self, *names: str) -> str:
         """The replay key of one part of the body."""
-        return join(*self.key_begins, *names)
+        return f"{self.key_begins}:{join(*names)}"
 
 
 def call_place(scope: TurnScope, turn_index: int, iteration: int, index: int, call: CallId, tool: str) -> Place:
@@ -48,7 +48,7 @@ def call_place(scope: TurnScope, turn_index: int, iteration: int, index: int, ca
         effect_scope=effect_scope,
         cause=ToolCallCause(session_id=scope.session, call_id=call),
         body=call_body(iteration, index),
-        key_begins=(scope.id, "tool", call),
+        key_begins=join(scope.id, "tool", call),
     )
 
 
@@ -60,7 +60,7 @@ def inner_place(above: Place, session: SessionId, step: str, call: CallId, tool:
         call=call,
         cause=ToolCallCause(session_id=session, call_id=call),
         body=inner_body(above.body, step),
-        key_begins=(above.scope_id, "tool", call),
+        key_begins=join(above.scope_id, "tool", call),
         inner=True,
     )
 
@@ -74,5 +74,5 @@ def process_place(scope: ProcessScope) -> Place:
         effect_scope=Scope(session_id=join("process", scope.process)),
         cause=ProcessCause(process_id=scope.process),
         body=PROCESS_BODY,
-        key_begins=("process", scope.tenant, scope.process),
+        key_begins=join("process", scope.tenant, scope.process),
     )

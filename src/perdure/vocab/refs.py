@@ -168,9 +168,9 @@ def part_beside(effect: EffectId, kind: PartKind) -> EffectId:
     return EffectId(f"{body}/{kind}:{part.partition(':')[2]}")
 
 
-def is_part(effect: EffectId) -> bool:
-    """Whether an effect id names a part of a call's body, rather than something the turn itself owes."""
-    return "/" in effect
+def is_part(effect: EffectId, kind: PartKind | None = None) -> bool:
+    """Whether an effect id names a part (of this kind) of a call's body, rather than something the turn itself owes."""
+    return "/" in effect and (kind is None or effect.partition("/")[2].startswith(f"{kind}:"))
 
 
 def parse_ref(effect: EffectId) -> EffectRef | PartRef:

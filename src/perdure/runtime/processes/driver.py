@@ -8,9 +8,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Coroutine, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 from perdure.codec import Json
 from perdure.effects.controller import JournaledController
@@ -134,9 +134,9 @@ class ProcessDriver:
             self._signals.fold(record)
         self._owned.submit(*records, sends=sends)
 
-    def durable(self) -> Coroutine[Any, Any, None]:
+    async def durable(self) -> None:
         """Wait until everything submitted so far is durable."""
-        return self._owned.durable()
+        await self._owned.durable()
 
     def lease_live(self) -> bool:
         """Whether our lease has certainly not lapsed."""

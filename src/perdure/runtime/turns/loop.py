@@ -9,10 +9,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 from msgspec.structs import replace
-from typing import Any
 
 from perdure.commit.plan import Blob
 from perdure.effects.controller import Begun, Care, JournaledController, Local
@@ -154,9 +153,9 @@ class TurnDriver:
         left = [one.bought for site in sites for one in site.left.values()]
         return replace(self.turn, usage=sum((*spent, *left), self.turn.usage))
 
-    def durable(self) -> Coroutine[Any, Any, None]:
+    async def durable(self) -> None:
         """Wait until everything submitted so far is durable."""
-        return self.owned.durable()
+        await self.owned.durable()
 
     def keep(self, *blobs: Blob) -> None:
         """Store bytes with the next append."""
@@ -470,11 +469,12 @@ class TurnDriver:
     def _drop_caches(self) -> None:
         """Where programs stood that came to no end: nobody goes on from there any more."""
         settled = [record for record in self.records if isinstance(record, EffectSettled)]
+        stood = [(record.id, hash) for record in settled for hash in caches_of(record)]
+        if not stood:
+            return  # as mostly
         ended = {outer_body(record.id) for record in settled if isinstance(record.outcome, ExecCodeOutcome)}
-        left = [record for record in settled if outer_body(record.id) not in ended]
-        hashes = [hash for record in left for hash in caches_of(record)]
-        if hashes:
-            self.drop(hashes)
+        if left := [hash for id, hash in stood if outer_body(id) not in ended]:
+            self.drop(left)
 
     def _in_order(self, items: Sequence[Owed]) -> Sequence[Owed]:
         """Who asks first for permits: calls that never had one. Others were parked, and which of them has something to

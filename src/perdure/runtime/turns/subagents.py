@@ -17,7 +17,7 @@ from perdure.codec import brief, digest
 from perdure.effects.controller import Ledger
 from perdure.effects.promises import TurnScope
 from perdure.errors import Code, Error
-from perdure.ids import EffectId, InputId, SessionId, StreamId, TurnId, session_stream, stream_names
+from perdure.ids import InputId, SessionId, StreamId, TurnId, session_stream, stream_names
 from perdure.inbox.admit import Delivery, Opening, delivery
 from perdure.inbox.items import CancelTurn, Input, Wake
 from perdure.observe.ends import has_turn, last_answer
@@ -34,7 +34,7 @@ from perdure.vocab.messages import Text
 from perdure.vocab.outcomes import AwaitEventOutcome
 from perdure.vocab.promises import Cancelled
 from perdure.vocab.records import EffectSettled, EffectStarted, Record, SessionOpened, TurnEnded, kind_of, write
-from perdure.vocab.refs import PartRef, is_part, part_beside
+from perdure.vocab.refs import is_part, part_beside
 
 MAX_TOLD_CHARS = 65_536
 """How much of a background child's answer its parent is told; all of it is in the child's session."""
@@ -165,10 +165,13 @@ def let_go(stream: StreamId, records: Iterable[Record], at: int) -> Iterator[Del
 
 def _waited_for(records: tuple[Record, ...]) -> Iterator[Order]:
     """Children in the foreground whose end this turn has not come to know."""
+    asked = [record for record in records if isinstance(record, EffectStarted) and is_part(record.id, "ask")]
+    if not asked:
+        return  # as mostly
     settled = {record.id for record in records if isinstance(record, EffectSettled) and not _given_up(record)}
-    for record in records:
+    for record in asked:
         match record:
-            case EffectStarted(id=id, command=DurableStep(input=given)) if _starts(id) and given is not None:
+            case EffectStarted(id=id, command=DurableStep(input=given)) if given is not None:
                 try:
                     order = msgspec.convert(given, type=Order)
                 except msgspec.ValidationError:
@@ -182,10 +185,6 @@ def _waited_for(records: tuple[Record, ...]) -> Iterator[Order]:
 def _given_up(settled: EffectSettled) -> bool:
     """Whether a wait ended because its turn does: nothing was learned of what it was for."""
     return isinstance(settled.outcome, AwaitEventOutcome) and isinstance(settled.outcome.resolution, Cancelled)
-
-
-def _starts(effect: EffectId) -> bool:
-    return is_part(effect) and PartRef.parse(effect).kind == "ask"
 
 
 def _let_go(child: StreamId, turn: TurnId, reason: str, *, at: int) -> Delivery:

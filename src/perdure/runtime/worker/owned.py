@@ -33,6 +33,7 @@ from perdure.commit.plan import (
 from perdure.errors import Code, Error
 from perdure.ids import BlobHash, Fence, PromiseId, Seq, StreamId, WorkerId
 from perdure.inbox.admit import Delivery
+from perdure.runtime.worker.gate import Gate
 from perdure.store.answer import Answer
 from perdure.store.protocol import Store
 from perdure.vocab.records import Record, Row, TurnEnded, TurnOpened
@@ -330,8 +331,24 @@ class OwnedStream:
             self._stir({new.stream for new, sent in told if sent.verdict == "accepted"})
         if plan is self._held:
             self._go_on()
-        while self._waiting and self._waiting[0][0] <= plan.n:
-            _wake(self._waiting.popleft()[1])
+        self._let_on(plan.n, at_once=isinstance(future, Answer) and future.alone)
+
+    def _let_on(self, n: int, *, at_once: bool) -> None:
+        """Whoever waits for the n-th append goes on. At once: with what they submit then as one append."""
+        waiters: list[asyncio.Future[Error | None]] = []
+        while self._waiting and self._waiting[0][0] <= n:
+            waiters.append(self._waiting.popleft()[1])
+        if not (at_once and waiters):
+            for waiter in waiters:
+                _wake(waiter)
+            return
+        ticks, self._scheduled = self._scheduled, True
+        try:
+            for waiter in waiters:
+                _wake(waiter, at_once=True)
+        finally:
+            if not ticks:
+                self._tick()
 
     async def _withdraw(self, plan: Plan, problem: Error) -> None:
         """It was judged, and has no leave: nothing of it was written, nothing was handed over behind it. Whoever
@@ -382,7 +399,7 @@ class OwnedStream:
             self.store.counters.awaited += 1
         self.flush()
         if self._in_flight and not self.error:
-            waiter: asyncio.Future[Error | None] = asyncio.get_running_loop().create_future()
+            waiter = Gate[Error | None](loop=asyncio.get_running_loop())
             self._waiting.append((self._n, waiter))
             await waiter
         if self.error:
@@ -442,8 +459,12 @@ def rows_of(plan: Plan, receipt: Receipt) -> tuple[Row, ...]:
     )
 
 
-def _wake(waiter: asyncio.Future[Error | None], error: Error | None = None) -> None:
-    if not waiter.done():
+def _wake(waiter: asyncio.Future[Error | None], error: Error | None = None, *, at_once: bool = False) -> None:
+    if waiter.done():
+        return
+    if at_once and isinstance(waiter, Gate):
+        waiter.open(error)
+    else:
         waiter.set_result(error)
 
 

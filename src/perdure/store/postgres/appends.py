@@ -139,7 +139,7 @@ def goes_on(plan: Plan) -> bool:
         and plan.is_progress
         and not (plan.parked or plan.waits or plan.consume or plan.timers or plan.blobs or plan.snapshot)
         and not plan.is_rare
-        and all([entry.key is None and entry.version == entries[0].version for entry in entries])
+        and {(entry.key, entry.version) for entry in entries} == {(None, entries[0].version)}
     )
 
 

@@ -330,10 +330,9 @@ class PostgresStore:
             moved = await self._open().once(lambda on: appends.go_on(on, job, self._clock.wall_ms()))
         except Exception:  # noqa: BLE001 - whatever it is, it is found again and told
             moved = False
-        if moved:
-            job.settle()
-            self._tell(pressing=False)
         self._busy.discard(job.item.stream)
+        if moved:
+            self._tell(pressing=False)
         return moved
 
     async def _commit_chains(self, chains: Sequence[appends.Chain]) -> None:

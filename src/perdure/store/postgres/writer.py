@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Generator
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 from perdure.store.answer import Answer
@@ -30,8 +31,8 @@ class Job(Generic[I, R]):
     result: R | None = None
     error: Exception | None = None
 
-    def settle(self) -> None:
-        """End the future, unless its caller was cancelled."""
+    def settle(self, *, alone: bool = False) -> None:
+        """End the future, unless its caller was cancelled. `alone`: nobody else is answered with it."""
         if self.future.done():
             return
         if self.error is None:
@@ -39,6 +40,7 @@ class Job(Generic[I, R]):
         else:
             self.future.set_exception(self.error)
             self.future.exception()  # nobody has to await an append: not an "exception never retrieved"
+        self.future.alone = alone
         self.future.tell()
 
 
@@ -47,7 +49,8 @@ class Lane(Generic[I, R]):
 
     `commit` takes what it wants from the queue at the call, and answers it. It tells whether there was anything.
     Jobs of one turn of the event loop go together; but once they keep coming one by one, each is on its way before
-    `submit` returns, if `alone` knows a way for it: that answers the job, or tells that it must go as all others do.
+    `submit` returns, if `alone` knows a way for it: that gives the job its result, or tells that it has none, and must
+    go as all others do.
     """
 
     def __init__(
@@ -65,31 +68,27 @@ class Lane(Generic[I, R]):
         self._under_way = 0
         self._beginning = False
         self._solo = 0
+        self._over: asyncio.Future[None] | None = None
 
     def submit(self, item: I) -> Answer[R]:
         """Take a job at the call."""
         job: Job[I, R] = Job(item, Answer(loop=asyncio.get_running_loop()))
         self._solo = 0 if self._queue or self._under_way else self._solo + 1
-        if self._solo > SOLO and (going := self._alone(job)) is not None:
+        if self._solo > SOLO and (way := self._alone(job)) is not None:
             self._under_way += 1
-            self._start(_Begun(self._go_alone(job, going)))
-            return job.future
-        self._queue.append(job)
-        if not self._beginning and self._under_way < self._abreast:
-            self._beginning = True
-            self._under_way += 1
-            self._start(self._run())
+            _drive(way, partial(self._went, job))
+        else:
+            self._queue.append(job)
+            self._begin()
         return job.future
 
-    def _start(self, run: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(run, name="perdure:lane")
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    async def _go_alone(self, job: Job[I, R], going: Coroutine[Any, Any, bool]) -> None:
-        if not await going:
-            self._queue.appendleft(job)
-        await self._run()
+    def _begin(self) -> None:
+        if self._queue and not self._beginning and self._under_way < self._abreast:
+            self._beginning = True
+            self._under_way += 1
+            task = asyncio.create_task(self._run(), name="perdure:lane")
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
 
     async def _run(self) -> None:
         self._beginning = False
@@ -97,44 +96,38 @@ class Lane(Generic[I, R]):
             while self._queue and await self._commit(self._queue):
                 pass
         finally:
-            self._under_way -= 1
+            self._leave()
+
+    def _went(self, job: Job[I, R], done: bool) -> None:
+        """It went alone. Who waits for it is told last, and may go on at once: with the next job."""
+        self._leave()
+        if not done:
+            self._queue.appendleft(job)
+        self._begin()
+        if done:
+            job.settle(alone=True)
+
+    def _leave(self) -> None:
+        self._under_way -= 1
+        if self._over is not None and not self._over.done():
+            self._over.set_result(None)
 
     async def finish(self) -> None:
         """Wait until everything that was submitted has been answered."""
-        while self._tasks:
-            await asyncio.wait(self._tasks)
+        while self._under_way:
+            self._over = asyncio.get_running_loop().create_future()
+            await self._over
 
 
-class _Begun(Coroutine[Any, Any, None]):
-    """A coroutine whose first part, up to where it waits for the server, is done here and now, in its maker's task.
-
-    The task that gets it begins a turn of the event loop later, while the server works.
-    """
-
-    def __init__(self, run: Coroutine[Any, Any, None]) -> None:
-        self._run = run
-        self._over = False
-        self._waits_for: object = None
-        try:
-            self._waits_for = run.send(None)
-        except StopIteration:
-            self._over = True
-
-    def send(self, value: object) -> object:
-        """The first time: what it waits for already."""
-        if self._over:
-            raise StopIteration
-        waits_for, self._waits_for = self._waits_for, None
-        return self._run.send(value) if waits_for is None else waits_for
-
-    def throw(self, *problem: Any) -> object:  # noqa: ANN401 - in one of the forms that coroutines take
-        """As the coroutine does."""
-        return self._run.throw(*problem)
-
-    def close(self) -> None:
-        """As the coroutine does."""
-        self._run.close()
-
-    def __await__(self) -> Generator[Any, Any, None]:
-        """Only a task has it, and tasks send."""
-        raise NotImplementedError
+def _drive(run: Coroutine[Any, Any, R], then: Callable[[R], None]) -> None:
+    """Begin a coroutine here and now, and tell what it returns. It waits for the server, mostly once and for nothing
+    else: a task would cost more than all it does besides."""
+    try:
+        waits_for: asyncio.Future[object] | None = run.send(None)
+    except StopIteration as end:
+        then(end.value)
+        return
+    if waits_for is None:
+        asyncio.get_running_loop().call_soon(_drive, run, then)
+    else:
+        waits_for.add_done_callback(lambda _: _drive(run, then))
