@@ -14,7 +14,7 @@ from perdure.ids import WorkerId
 from perdure.store.aes_gcm import AesGcm
 from perdure.store.encoded import encoded
 from perdure.store.memory import MemoryStore
-from perdure.store.postgres import PostgresStore
+from perdure.store.postgres import PostgresStore, writer
 from perdure.store.protocol import Store
 from perdure.store.sqlite import SqliteStore
 from perdure.testing.clock import ManualClock
@@ -134,6 +134,14 @@ class TestPostgres(StoreLaws):
             yield bench
             await bench.close()
         await postgres.execute(f"DROP SCHEMA {bench.schema} CASCADE")
+
+
+class TestPostgresAlone(TestPostgres):
+    """Every append that can goes the shortest way, as that of a worker which has no company."""
+
+    @pytest.fixture(autouse=True)
+    def no_company(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(writer, "SOLO", 0)
 
 
 class TestSqliteEncoded(StoreLaws):

@@ -15,7 +15,7 @@ from perdure.errors import Code, Error
 from perdure.ids import PromiseId, Seq, StreamId, WorkerId
 from perdure.inbox.admit import Admitted, Duplicate, delivery
 from perdure.inbox.items import Wake
-from perdure.store.postgres import PostgresStore
+from perdure.store.postgres import PostgresStore, writer
 from perdure.store.postgres import connections as module
 from perdure.store.postgres.driver import Cells, Connection, dial
 from perdure.store.shapes import Accepted, AlreadyResolved, Claim
@@ -117,7 +117,12 @@ async def texts(store: PostgresStore, stream: StreamId) -> list[str]:
     return [row.data.decode() for row in await store.read(stream, after=Seq(1))]
 
 
-async def test_appends_survive_a_cut_at_every_statement(store: PostgresStore, saboteur: Saboteur) -> None:
+@pytest.mark.parametrize("solo", [0, 3])
+async def test_appends_survive_a_cut_at_every_statement(
+    store: PostgresStore, saboteur: Saboteur, solo: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writer, "SOLO", solo)
+
     async def story(name: str) -> None:
         claim = await owned(store, name, ANN)
         (opening,) = await store.inbox(claim.stream)
@@ -125,15 +130,17 @@ async def test_appends_survive_a_cut_at_every_statement(store: PostgresStore, sa
             plan(claim, ANN, 1, entry("a"), known=1),
             replace(plan(claim, ANN, 2, entry("b"), entry("c", key="k"), known=2), consume=(opening.id,)),
             replace(plan(claim, ANN, 3, entry("d"), known=4), timers=(SetTimer("t", 9),), blobs=(PICTURE,)),
-            replace(plan(claim, ANN, 4, known=5), waits=(PromiseId(f"p-{name}"),), lease="release", active=False),
+            plan(claim, ANN, 4, entry("e"), entry("f"), known=5),
+            replace(plan(claim, ANN, 5, entry("g"), known=5), ahead=2),
+            replace(plan(claim, ANN, 6, known=8), waits=(PromiseId(f"p-{name}"),), lease="release", active=False),
         ]
         receipts = [await store.append(each) for each in plans]
-        assert rows_of(receipts) == [(2, 2), (3, 4), (5, 5), (6, 5)]
-        assert await texts(store, claim.stream) == [f'{{"text":"{letter}"}}' for letter in "abcd"]
+        assert rows_of(receipts) == [(2, 2), (3, 4), (5, 5), (6, 7), (8, 8), (9, 8)]
+        assert await texts(store, claim.stream) == [f'{{"text":"{letter}"}}' for letter in "abcdefg"]
         assert await store.inbox(claim.stream) == ()
         info = await store.stream(claim.stream)
         assert info is not None
-        assert (info.last_seq, info.owner, info.active) == (5, None, False)
+        assert (info.last_seq, info.owner, info.active) == (8, None, False)
 
     assert await swept(store, saboteur, story) > 15
 

@@ -83,7 +83,7 @@ async def test_one_who_keeps_coming_alone_is_served_at_once_until_there_is_compa
     for n in range(1, 9):
         sent.clear()
         answer = store.append(plan(claims[0], ANN, n, entry("a"), known=n))
-        at_once.append(bool(sent))
+        at_once.append(sent == ["append_on"])
         assert (await answer).first_seq == n + 1
     assert at_once == [False] * 3 + [True] * 5
     crowd = [store.append(plan(claim, ANN, 1, entry("a"), known=1)) for claim in claims[1:]]

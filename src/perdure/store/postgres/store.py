@@ -318,7 +318,7 @@ class PostgresStore:
         """The shortest way, for what most appends are, if nothing has to be opened or renewed first."""
         plan, connections = job.item, self._connections
         ready = connections is not None and connections.at_hand and not self._leases.is_due(plan.worker)
-        if not (ready and appends.goes_on(plan)) or plan.stream in self._busy:
+        if not (ready and appends.goes_on(plan)):
             return None
         self._busy.add(plan.stream)
         return self._go_on(job)

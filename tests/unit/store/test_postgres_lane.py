@@ -1,0 +1,126 @@
+"""A lane: who keeps coming alone goes by a way of its own, and everybody is answered, in order, whatever happens."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Coroutine
+from typing import Any
+
+import pytest
+
+from perdure.store.postgres.writer import SOLO, Job, Lane
+
+Jobs = deque[Job[int, int]]
+
+
+class Ways:
+    """Both ways to write, which tell who took which; the short one waits until it is let go."""
+
+    def __init__(self) -> None:
+        self.together: list[list[int]] = []
+        self.alone: list[int] = []
+        self.server: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self.closed = False
+        self.lane: Lane[int, int] = Lane(self._commit, abreast=2, alone=self._alone)
+
+    async def _commit(self, queue: Jobs) -> bool:
+        jobs = [queue.popleft() for _ in range(len(queue))]
+        self.together.append([job.item for job in jobs])
+        await asyncio.sleep(0)
+        for job in jobs:
+            job.result = -job.item
+            job.settle()
+        return True
+
+    def _alone(self, job: Job[int, int]) -> Coroutine[Any, Any, bool] | None:
+        return None if self.closed else self._go(job)
+
+    async def _go(self, job: Job[int, int]) -> bool:
+        self.alone.append(job.item)
+        job.result = job.item
+        return await self.server
+
+    def answers(self, done: bool) -> None:
+        self.server.set_result(done)
+        self.server = asyncio.get_running_loop().create_future()
+
+    async def warm(self) -> None:
+        """So many have come one by one that the next is not expected to have company."""
+        for item in range(SOLO):
+            await self.lane.submit(100 + item)
+        self.together.clear()
+
+
+@pytest.fixture
+async def ways() -> Ways:
+    ways = Ways()
+    await ways.warm()
+    return ways
+
+
+async def test_who_keeps_coming_alone_is_on_its_way_at_once_and_takes_no_task(ways: Ways) -> None:
+    tasks = asyncio.all_tasks()
+    answer = ways.lane.submit(1)
+    assert ways.alone == [1]
+    assert asyncio.all_tasks() == tasks
+    ways.answers(True)
+    assert await answer == 1
+    assert ways.together == []
+
+
+async def test_what_cannot_go_alone_goes_with_all_others(ways: Ways) -> None:
+    ways.closed = True
+    assert await ways.lane.submit(1) == -1
+    assert (ways.alone, ways.together) == ([], [[1]])
+
+
+async def test_what_did_not_get_through_alone_is_the_first_of_the_others(ways: Ways) -> None:
+    first = ways.lane.submit(1)
+    ways.answers(False)
+    second = ways.lane.submit(2)
+    assert [await first, await second] == [-1, -2]
+    assert ways.together == [[1, 2]]
+    third = ways.lane.submit(3)
+    assert (await third, ways.alone) == (-3, [1]), "there was company: a few must come alone again"
+
+
+async def test_whoever_comes_meanwhile_does_not_wait_for_it(ways: Ways) -> None:
+    first = ways.lane.submit(1)
+    assert await ways.lane.submit(2) == -2
+    assert not first.done()
+    ways.answers(True)
+    assert await first == 1
+
+
+async def test_a_caller_who_is_cancelled_cancels_nothing(ways: Ways) -> None:
+    server, answer = ways.server, ways.lane.submit(1)
+    answer.cancel()
+    await asyncio.sleep(0)
+    assert not server.cancelled()
+    ways.answers(True)
+    await ways.lane.finish()
+    again = ways.lane.submit(2)
+    ways.answers(True)
+    assert await again == 2
+
+
+async def test_the_end_waits_for_who_went_alone(ways: Ways) -> None:
+    answer = ways.lane.submit(1)
+    end = asyncio.create_task(ways.lane.finish())
+    await asyncio.sleep(0)
+    assert not end.done()
+    ways.answers(False)
+    await end
+    assert await answer == -1
+
+
+async def test_a_way_that_waits_more_than_once_comes_to_its_end(ways: Ways) -> None:
+    async def twice(job: Job[int, int]) -> bool:
+        await asyncio.sleep(0)
+        await asyncio.sleep(0.001)
+        job.result = 7
+        return True
+
+    ways.lane._alone = twice  # pyright: ignore[reportPrivateUsage] - another way
+    assert await ways.lane.submit(1) == 7
