@@ -1,4 +1,4 @@
-"""The writing end of a stream, where the store answers an append by itself: whoever waited goes on within the answer."""
+"""The writing end of a stream, where the store answers an append by itself: whoever waited goes on within that."""
 
 from __future__ import annotations
 

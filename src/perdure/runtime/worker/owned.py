@@ -33,7 +33,7 @@ from perdure.commit.plan import (
 from perdure.errors import Code, Error
 from perdure.ids import BlobHash, Fence, PromiseId, Seq, StreamId, WorkerId
 from perdure.inbox.admit import Delivery
-from perdure.runtime.worker.gate import Gate
+from perdure.runtime.worker.baton import Baton
 from perdure.store.answer import Answer
 from perdure.store.protocol import Store
 from perdure.vocab.records import Record, Row, TurnEnded, TurnOpened
@@ -399,7 +399,7 @@ class OwnedStream:
             self.store.counters.awaited += 1
         self.flush()
         if self._in_flight and not self.error:
-            waiter = Gate[Error | None](loop=asyncio.get_running_loop())
+            waiter = Baton[Error | None](loop=asyncio.get_running_loop())
             self._waiting.append((self._n, waiter))
             await waiter
         if self.error:
@@ -462,8 +462,8 @@ def rows_of(plan: Plan, receipt: Receipt) -> tuple[Row, ...]:
 def _wake(waiter: asyncio.Future[Error | None], error: Error | None = None, *, at_once: bool = False) -> None:
     if waiter.done():
         return
-    if at_once and isinstance(waiter, Gate):
-        waiter.open(error)
+    if at_once and isinstance(waiter, Baton):
+        waiter.pass_on(error)
     else:
         waiter.set_result(error)
 

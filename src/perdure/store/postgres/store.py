@@ -328,7 +328,7 @@ class PostgresStore:
         was written all the same, its receipt is there."""
         try:
             moved = await self._open().once(lambda on: appends.go_on(on, job, self._clock.wall_ms()))
-        except Exception:  # noqa: BLE001 - whatever it is, it is found again and told
+        except (Exception, asyncio.CancelledError):  # noqa: BLE001 - whatever it is, it is found again and told
             moved = False
         self._busy.discard(job.item.stream)
         if moved:

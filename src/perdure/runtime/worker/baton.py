@@ -10,19 +10,19 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-class Gate(asyncio.Future[T]):
-    """What one task waits at. Whoever opens it runs that task until it waits again, which is a turn of the event loop
-    less than to wake it. Not from within another task: then it is woken as usual."""
+class Baton(asyncio.Future[T]):
+    """What one task waits for. Whoever passes it on runs that task until it waits again, which is a turn of the event
+    loop less than to wake it. Not from within another task: then it is woken as usual."""
 
     _waits: tuple[Callable[[asyncio.Future[T]], object], Context] | None = None
 
     def add_done_callback(self, fn: Callable[[asyncio.Future[T]], object], *, context: Context | None = None) -> None:
-        """As any future; and remember who comes first."""
+        """As any future; and remember who comes first. A task brings its context."""
         super().add_done_callback(fn, context=context)
         if self._waits is None and context is not None:
             self._waits = fn, context
 
-    def open(self, result: T) -> None:
+    def pass_on(self, result: T) -> None:
         """Let whoever waits go on."""
         if self._waits is None or asyncio.current_task() is not None:
             self.set_result(result)
