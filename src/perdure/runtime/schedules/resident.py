@@ -6,21 +6,18 @@ A run is a record and what it sends, written together by whoever holds the fence
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 
 from perdure.commit.changes import Label
-from perdure.commit.plan import ClearTimer, Entry, Plan, Prune, Receipt, SetTimer
-from perdure.errors import Error
+from perdure.commit.plan import ClearTimer, Entry, Prune, Sent, SetTimer
 from perdure.ids import Seq, SessionId, StreamId, session_stream, stream_names
+from perdure.inbox.admit import Delivery
 from perdure.runtime.schedules.runs import Run, goes_on, run_of
 from perdure.runtime.shared import Shared
 from perdure.runtime.worker.held import Quiet
-from perdure.runtime.worker.offers import Offer
-from perdure.runtime.worker.owned import OwnedStream, rows_of
 from perdure.services.schedules import EndReason, ScheduleState, due, fold, fold_all, is_done, next_due, oldest
 from perdure.store.shapes import Claim
 from perdure.vocab.log_keys import SCHEDULE_END
-from perdure.vocab.records import Record, Row
+from perdure.vocab.records import Row
 from perdure.vocab.schedules import ScheduleChanged, ScheduleFired, ScheduleSkipped
 
 log = logging.getLogger("perdure.runtime")
@@ -43,56 +40,21 @@ class ScheduleResident(Quiet):
     """One owned schedule. `serve` does what is due, and leaves it."""
 
     def __init__(self, shared: Shared, claim: Claim) -> None:
-        self.stream: StreamId = claim.stream
-        self.stopping = False
-        self.parked = False
-        self.offered: Offer | None = None
-        self.on_record: Callable[[], None] | None = None
+        super().__init__(shared, claim)
         self.state = ScheduleState()
         self._tenant, _, self._id = stream_names(claim.stream)
-        self._shared = shared
-        self._owned = OwnedStream(
-            shared.store, claim.stream, shared.worker, claim.fence, Seq(0), shared.clock, shared.host.stir
-        )
-        self._owned.listener = self
-        self._loaded = False
         self._may_be_long = False
         self._nobody_there = False
-
-    # --- what the stream tells us
-
-    def durable(self, records: tuple[Record, ...], plan: Plan, receipt: Receipt) -> None:
-        """Our records are durable: fold them, and let observers see them."""
-        rows = rows_of(plan, receipt)
-        for row in rows:
-            self.state = fold(self.state, row)
-        self._nobody_there = any(sent.because == "session_unknown" for sent in receipt.sent)
-        for new, sent in zip(plan.sends, receipt.sent, strict=True):
-            if sent.verdict == "conflict":
-                log.error(
-                    "a run of schedule %s did nothing: something else has its id", self._id, extra={"to": new.stream}
-                )
-        if records and self.on_record is not None:
-            self.on_record()
-            self.on_record = None
-        if self._shared.hub.watched(self.stream):
-            self._shared.hub.publish(self.stream, *rows)
-
-    def admitted(self, rows: tuple[Row, ...]) -> None:
-        """Others wrote something into the log."""
-        for row in rows:
-            self._learn(row)
-        self._shared.hub.publish(self.stream, *rows)
 
     def _learn(self, row: Row) -> None:
         if row.seq > self.state.seq:
             self.state = fold(self.state, row)
 
-    def withdrawn(self, records: tuple[Record, ...], error: Error) -> None:
-        """Nothing here is on trial."""
-
-    def refused(self, error: Error) -> None:
-        """The store refused an append: whoever serves it next folds the log."""
+    def _was_sent(self, delivery: Delivery, sent: Sent) -> None:
+        self._nobody_there = self._nobody_there or sent.because == "session_unknown"
+        if sent.verdict == "conflict":
+            to = {"to": delivery.stream}
+            log.error("a run of schedule %s did nothing: something else has its id", self._id, extra=to)
 
     # --- serving
 
@@ -142,6 +104,7 @@ class ScheduleResident(Quiet):
         records = (*(run.record for run in runs), *((skipped,) if skipped else ()))
         self._owned.need((), (SCHEDULE_END,))  # nothing is run once its end was durable
         self._owned.active = True
+        self._nobody_there = False
         self._owned.submit(*records, sends=tuple(run.sends for run in runs))
         self._set_timer(_foreseen(self.state, records, self._owned.known_seq))
         await self._owned.durable()

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Set
+from collections.abc import Set
 from contextlib import suppress
 from itertools import takewhile
 
 from perdure.codec import decode, encode
-from perdure.commit.plan import ClearTimer, Entry, Plan, Prune, Receipt, SetTimer, Snapshot
+from perdure.commit.plan import ClearTimer, Entry, Prune, Sent, SetTimer, Snapshot
 from perdure.errors import Error
 from perdure.ids import Seq, SessionId, StreamId, session_stream, stream_names
 from perdure.inbox.admit import Delivery
@@ -20,11 +20,9 @@ from perdure.runtime.clock import short_id
 from perdure.runtime.shared import Shared
 from perdure.runtime.tasks.retention import RETENTION
 from perdure.runtime.worker.held import Quiet
-from perdure.runtime.worker.offers import Offer
-from perdure.runtime.worker.owned import OwnedStream, rows_of
 from perdure.store.shapes import Claim, InboxRow
 from perdure.vocab.log_keys import PROCESS_END, occurrence_key, revision_key
-from perdure.vocab.records import Record, Row
+from perdure.vocab.records import Row
 from perdure.vocab.triggers import (
     StartFailure,
     SubscriptionChanged,
@@ -45,41 +43,22 @@ class TriggerResident(Quiet):
     """One owned source. `serve` takes in what happened, and leaves it."""
 
     def __init__(self, shared: Shared, claim: Claim) -> None:
-        self.stream: StreamId = claim.stream
-        self.stopping = False
-        self.parked = False
-        self.offered: Offer | None = None
-        self.on_record: Callable[[], None] | None = None
+        super().__init__(shared, claim)
         self.state = SourceState()
         self._tenant = stream_names(claim.stream)[0]
-        self._shared = shared
-        self._owned = OwnedStream(
-            shared.store, claim.stream, shared.worker, claim.fence, Seq(0), shared.clock, shared.host.stir
-        )
-        self._owned.listener = self
-        self._loaded = False
         self._taken_over = claim.takeovers > 0
         self._snapshot_seq = Seq(0)
         self._reserved: dict[StreamId, tuple[str, TriggerDelivery]] = {}
         """The processes whose starts are on their way, each with its occurrence."""
 
-    # --- what the stream tells us
+    def _learn(self, row: Row) -> None:
+        if row.seq > self.state.seq:
+            self.state = fold(self.state, row)
 
-    def durable(self, records: tuple[Record, ...], plan: Plan, receipt: Receipt) -> None:
-        """Our records are durable: fold them, and let observers see them."""
-        rows = rows_of(plan, receipt)
-        for row in rows:
-            self._learn(row)
-        for new, sent in zip(plan.sends, receipt.sent, strict=True):
-            occurrence, delivery = self._reserved.pop(new.stream)
-            if sent.verdict in ("conflict", "discarded"):
-                self._failed(occurrence, delivery)
-        if records and self.on_record is not None:
-            self.on_record()
-            self.on_record = None
-        if self._shared.hub.watched(self.stream):
-            self._shared.hub.publish(self.stream, *rows)
-            self._shared.hub.stir(self.stream)  # who waits for one occurrence takes no rows, and looks
+    def _was_sent(self, delivery: Delivery, sent: Sent) -> None:
+        occurrence, started = self._reserved.pop(delivery.stream)
+        if sent.verdict in ("conflict", "discarded"):
+            self._failed(occurrence, started)
 
     def _failed(self, occurrence: str, delivery: TriggerDelivery) -> None:
         """Another process has the id: say so where the occurrence is."""
@@ -89,22 +68,6 @@ class TriggerResident(Quiet):
         self._owned.submit(
             TriggerDeliveryFailed(occurrence=occurrence, subscription=delivery.subscription, failure=failure)
         )
-
-    def admitted(self, rows: tuple[Row, ...]) -> None:
-        """Others wrote something into the log."""
-        for row in rows:
-            self._learn(row)
-        self._shared.hub.publish(self.stream, *rows)
-
-    def _learn(self, row: Row) -> None:
-        if row.seq > self.state.seq:
-            self.state = fold(self.state, row)
-
-    def withdrawn(self, records: tuple[Record, ...], error: Error) -> None:
-        """Nothing here is on trial."""
-
-    def refused(self, error: Error) -> None:
-        """The store refused an append: whoever serves it next folds the log."""
 
     # --- serving
 

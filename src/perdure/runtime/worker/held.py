@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
-from perdure.ids import StreamId, TurnId
+from perdure.commit.plan import Plan, Receipt, Sent
+from perdure.errors import Error
+from perdure.ids import Seq, StreamId, TurnId
+from perdure.inbox.admit import Delivery
 from perdure.inbox.items import Input
 from perdure.runtime.shared import Shared
 from perdure.runtime.worker.orphans import Orphans
-from perdure.runtime.worker.owned import OwnedStream
+from perdure.runtime.worker.owned import OwnedStream, rows_of
+from perdure.store.shapes import Claim
+from perdure.vocab.records import Record, Row
 
 if TYPE_CHECKING:
     from perdure.runtime.worker.offers import Offer
@@ -84,7 +90,56 @@ class Held(Generic[Driven]):
 class Quiet:
     """An owned stream in which nothing runs by itself: what there is to do is one append after another."""
 
-    _owned: OwnedStream
+    def __init__(self, shared: Shared, claim: Claim) -> None:
+        self.stream: StreamId = claim.stream
+        self.stopping = False
+        self.parked = False
+        self.offered: Offer | None = None
+        self.on_record: Callable[[], None] | None = None
+        self._shared = shared
+        self._owned = OwnedStream(
+            shared.store, claim.stream, shared.worker, claim.fence, Seq(0), shared.clock, shared.host.stir
+        )
+        self._owned.listener = self
+        self._loaded = False
+
+    # --- what the stream tells us
+
+    def _learn(self, row: Row) -> None:
+        """Fold a row, unless it is known."""
+        raise NotImplementedError
+
+    def _was_sent(self, delivery: Delivery, sent: Sent) -> None:
+        """What became of something that an append of ours has sent."""
+        raise NotImplementedError
+
+    def durable(self, records: tuple[Record, ...], plan: Plan, receipt: Receipt) -> None:
+        """Our records are durable: fold them, and let observers see them."""
+        rows = rows_of(plan, receipt)
+        for row in rows:
+            self._learn(row)
+        for new, sent in zip(plan.sends, receipt.sent, strict=True):
+            self._was_sent(new, sent)
+        if records and self.on_record is not None:
+            self.on_record()
+            self.on_record = None
+        if self._shared.hub.watched(self.stream):
+            self._shared.hub.publish(self.stream, *rows)
+            self._shared.hub.stir(self.stream)  # who waits for one thing takes no rows, and looks
+
+    def admitted(self, rows: tuple[Row, ...]) -> None:
+        """Others wrote something into the log."""
+        for row in rows:
+            self._learn(row)
+        self._shared.hub.publish(self.stream, *rows)
+
+    def withdrawn(self, records: tuple[Record, ...], error: Error) -> None:
+        """Nothing here is on trial."""
+
+    def refused(self, error: Error) -> None:
+        """The store refused an append: whoever serves it next folds the log."""
+
+    # --- how its worker treats it
 
     @property
     def under_way(self) -> bool:
