@@ -139,17 +139,23 @@ class Extras(TypedDict, total=False):
 
 @dataclass(slots=True)
 class Hold:
-    """A stream in a worker's hands; numbers its plans."""
+    """A stream in a worker's hands; numbers its plans, and knows what was there and what it has planned."""
 
     stream: StreamId
     worker: WorkerId
     fence: Fence
     n: int = 0
+    known: Seq = Seq(0)
+    ahead: int = 0
 
     def plan(self, *entries: Entry, **extras: Unpack[Extras]) -> Plan:
         """The next plan."""
         self.n += 1
-        return Plan(stream=self.stream, worker=self.worker, fence=self.fence, n=self.n, entries=entries, **extras)
+        ahead = 0 if "known_seq" in extras else self.ahead
+        extras.setdefault("known_seq", self.known)
+        self.ahead += len(entries)
+        which = (self.stream, self.worker, self.fence, self.n)
+        return Plan(*which, entries=entries, ahead=ahead, **extras)
 
     def parting(self, *entries: Entry, **extras: Unpack[Extras]) -> Plan:
         """The next plan, which also gives the stream back with nothing left to do."""
@@ -174,7 +180,7 @@ async def take(store: Store, stream: StreamId, worker: WorkerId) -> Hold:
     """Claim a stream that must be free."""
     claim = await store.claim(stream, worker)
     assert isinstance(claim, Claim), claim
-    return Hold(stream, worker, claim.fence)
+    return Hold(stream, worker, claim.fence, known=claim.last_seq)
 
 
 async def held(bench: Bench, name: str = "one", worker: WorkerId = ANN) -> Hold:
