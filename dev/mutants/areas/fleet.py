@@ -195,4 +195,25 @@ MUTANTS = [
         "            return\n",
         "tests/scenarios/test_queues.py -k 'memory and than_its_number'",
     ),
+    Mutant(
+        "what is submitted by who goes on at once is not handed over",
+        "runtime/worker/owned.py",
+        "            if not ticks:\n                self._tick()\n",
+        "            self._scheduled = ticks\n",
+        "tests/unit/runtime/test_owned.py",
+    ),
+    Mutant(
+        "whoever is answered with others goes on before them",
+        "runtime/worker/owned.py",
+        "at_once=isinstance(future, Answer) and future.alone",
+        "at_once=True",
+        "tests/unit/runtime/test_owned.py",
+    ),
+    Mutant(
+        "a task that went on at once is woken again",
+        "runtime/worker/baton.py",
+        "        self.remove_done_callback(go_on)\n",
+        "",
+        "tests/unit/runtime/test_baton.py",
+    ),
 ]
