@@ -17,8 +17,8 @@ MUTANTS = [
     Mutant(
         "a stale fence writes on a database server",
         "store/postgres/queries.sql",
-        "WHERE s.stream = p.stream AND s.fence = p.fence AND s.n = p.n - 1 AND s.owner = p.worker",
-        "WHERE s.stream = p.stream",
+        "WHERE s.stream = $1 AND s.fence = $2 AND s.n = $3 - 1 AND s.owner = $5",
+        "WHERE s.stream = $1",
         f"{STORES}::TestPostgres::test_a_stale_fence_writes_nothing",
     ),
     Mutant(
@@ -31,8 +31,8 @@ MUTANTS = [
     Mutant(
         "an append whose reply was lost is written again",
         "store/postgres/queries.sql",
-        "AND s.n = p.n - 1 AND s.owner = p.worker",
-        "AND s.owner = p.worker",
+        "AND s.n = $3 - 1 AND s.owner = $5",
+        "AND s.owner = $5",
         "tests/unit/store/test_postgres_loss.py::test_appends_survive_a_cut_at_every_statement",
     ),
     Mutant(

@@ -15,6 +15,28 @@ FROM moved AS m, (VALUES (1, $9::bigint, $10::text, $11::bytea), (2, $12::bigint
     AS e (place, at, kind, data)
 WHERE e.place <= $6 RETURNING seq
 
+-- name: append_lone
+-- Up to four records of one plan and nothing else. What the owner does not know of is counted only if its stream is
+-- further than it thinks: how many of those rows are its own.
+WITH moved AS (
+    UPDATE perdure.streams AS s SET last_seq = s.last_seq + $4, n = $3, owner = CASE WHEN $6 THEN NULL ELSE $5 END,
+        active = $7, parked = $8, format = greatest(s.format, $9), updated_at = $10,
+        served_at = (extract(epoch FROM clock_timestamp()) * 1000)::bigint
+    WHERE s.stream = $1 AND s.fence = $2 AND s.n = $3 - 1 AND s.owner = $5
+    RETURNING s.id, s.last_seq - $4 AS before
+), written AS (
+    INSERT INTO perdure.log (stream, seq, at, kind, version, key, fence, n, data)
+    SELECT m.id, m.before + e.place, e.at, e.kind, $9, e.key, $2, $3, e.data
+    FROM moved AS m, (VALUES
+        (1, $12::bigint, $13::text, $14::text, $15::bytea), (2, $16::bigint, $17::text, $18::text, $19::bytea),
+        (3, $20::bigint, $21::text, $22::text, $23::bytea), (4, $24::bigint, $25::text, $26::text, $27::bytea)
+    ) AS e (place, at, kind, key, data) WHERE e.place <= $4
+)
+SELECT m.id, m.before, CASE WHEN $11 < m.before THEN (
+    SELECT count(*) FROM perdure.log AS l
+    WHERE l.stream = m.id AND l.seq > $11 AND l.seq <= m.before AND l.fence IS NOT NULL
+) END AS own, NOT $7 AND (SELECT b.id FROM perdure.inbox AS b WHERE b.stream = m.id LIMIT 1) IS NULL AS quiet FROM moved AS m
+
 -- name: append
 -- Many plans of many streams at once. A plan whose stream is not exactly where its owner thinks moves nothing and is
 -- missing in the answer. A consumed inbox row that is not there fails the whole statement, by dividing by zero.

@@ -315,25 +315,36 @@ class PostgresStore:
         return True
 
     def _alone(self, job: appends.AppendJob) -> Coroutine[Any, Any, bool] | None:
-        """The shortest way, for what most appends are, if nothing has to be opened or renewed first."""
+        """The shortest way, for a few records and nothing else, if nothing has to be opened or renewed first."""
         plan, connections = job.item, self._connections
-        ready = connections is not None and connections.at_hand and not self._leases.is_due(plan.worker)
-        if not (ready and appends.goes_on(plan)):
+        if connections is None or not connections.at_hand or self._leases.is_due(plan.worker):
             return None
-        self._busy.add(plan.stream)
-        return self._go_on(job)
+        goes_on, chain = appends.goes_on(plan), appends.Chain([job])
+        if not (goes_on or chain.lone):
+            return None
 
-    async def _go_on(self, job: appends.AppendJob) -> bool:
+        async def write(on: Session) -> bool:
+            now = self._clock.wall_ms()
+            return (
+                await appends.go_on(on, job, now)
+                if goes_on
+                else not await appends.together(on, [chain], self._leases, now)
+            )
+
+        self._busy.add(plan.stream)
+        return self._go_alone(plan, write)
+
+    async def _go_alone(self, plan: Plan, write: Callable[[Session], Awaitable[bool]]) -> bool:
         """False if it is not certain that it was written: then it goes the way of all others, which finds out. If it
         was written all the same, its receipt is there."""
         try:
-            moved = await self._open().once(lambda on: appends.go_on(on, job, self._clock.wall_ms()))
+            written = await self._open().once(write)
         except (Exception, asyncio.CancelledError):  # noqa: BLE001 - whatever it is, it is found again and told
-            moved = False
-        self._busy.discard(job.item.stream)
-        if moved:
-            self._tell(pressing=False)
-        return moved
+            written = False
+        self._busy.discard(plan.stream)
+        if written:
+            self._tell(pressing=not plan.is_progress)
+        return written
 
     async def _commit_chains(self, chains: Sequence[appends.Chain]) -> None:
         """Write them together; if something in one of them is to blame, find out which by halving."""
