@@ -8,7 +8,7 @@ a refusal its reason.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence, Set
+from collections.abc import Awaitable, Callable, Iterable, Sequence, Set
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
@@ -138,10 +138,20 @@ def take(queue: deque[AppendJob], busy: Set[StreamId] = NOBODY) -> list[Chain]:
     return [chains[stream] for stream in sorted(chains)]  # one order for everybody who locks several rows
 
 
-# --- one that goes on
+# --- one by itself
 
 
-def goes_on(plan: Plan) -> bool:
+def shortest_way(job: AppendJob, leases: Leases, now: int) -> Callable[[Session], Awaitable[bool]] | None:
+    """How a plan is written that comes by itself: whoever goes that way is told whether it was. None if it holds more
+    than a few records."""
+    if _goes_on(job.item):
+        return lambda on: _go_on(on, job, now)
+    if (chain := Chain([job])).lone:
+        return lambda on: _go_lone(on, chain, leases, now)
+    return None
+
+
+def _goes_on(plan: Plan) -> bool:
     """Whether there is nothing in it but one or two plain records of a worker that keeps what it has."""
     entries = plan.entries
     return (
@@ -153,7 +163,11 @@ def goes_on(plan: Plan) -> bool:
     )
 
 
-async def go_on(on: Session, job: AppendJob, now: int) -> bool:
+async def _go_lone(on: Session, chain: Chain, leases: Leases, now: int) -> bool:
+    return not await together(on, [chain], leases, now)
+
+
+async def _go_on(on: Session, job: AppendJob, now: int) -> bool:
     """Write a plan that goes on, and keep its receipt. False if its stream is not where its owner thinks: it must be
     looked at as all others are."""
     plan = job.item

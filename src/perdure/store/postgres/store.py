@@ -319,18 +319,9 @@ class PostgresStore:
         plan, connections = job.item, self._connections
         if connections is None or not connections.at_hand or self._leases.is_due(plan.worker):
             return None
-        goes_on, chain = appends.goes_on(plan), appends.Chain([job])
-        if not (goes_on or chain.lone):
+        write = appends.shortest_way(job, self._leases, self._clock.wall_ms())
+        if write is None:
             return None
-
-        async def write(on: Session) -> bool:
-            now = self._clock.wall_ms()
-            return (
-                await appends.go_on(on, job, now)
-                if goes_on
-                else not await appends.together(on, [chain], self._leases, now)
-            )
-
         self._busy.add(plan.stream)
         return self._go_alone(plan, write)
 
