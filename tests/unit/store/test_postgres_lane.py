@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections import deque
 from collections.abc import Coroutine
 from typing import Any
@@ -103,6 +104,15 @@ async def test_a_caller_who_is_cancelled_cancels_nothing(ways: Ways) -> None:
     again = ways.lane.submit(2)
     ways.answers(True)
     assert await again == 2
+
+
+async def test_who_is_told_is_not_in_the_middle_of_an_error_of_ours(ways: Ways) -> None:
+    answer = ways.lane.submit(1)
+    handled: list[object] = []
+    answer.then = lambda _: handled.append(sys.exc_info()[1])
+    ways.answers(True)
+    await answer
+    assert handled == [None]
 
 
 async def test_the_end_waits_for_who_went_alone(ways: Ways) -> None:

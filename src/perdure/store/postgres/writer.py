@@ -125,9 +125,11 @@ def _drive(run: Coroutine[Any, Any, R], then: Callable[[R], None]) -> None:
     try:
         waits_for: asyncio.Future[object] | None = run.send(None)
     except StopIteration as end:
-        then(end.value)
-        return
-    if waits_for is None:
-        asyncio.get_running_loop().call_soon(_drive, run, then)
+        result: R = end.value
     else:
-        waits_for.add_done_callback(lambda _: _drive(run, then))
+        if waits_for is None:
+            asyncio.get_running_loop().call_soon(_drive, run, then)
+        else:
+            waits_for.add_done_callback(lambda _: _drive(run, then))
+        return
+    then(result)  # not while the end is handled: other people's code may run there, and would have it as its context
