@@ -125,6 +125,26 @@ async def test_the_end_waits_for_who_went_alone(ways: Ways) -> None:
     assert await answer == -1
 
 
+async def test_any_number_may_wait_for_the_end_and_go_away(ways: Ways) -> None:
+    answer = ways.lane.submit(1)
+    gone, *ends = [asyncio.create_task(ways.lane.finish()) for _ in range(3)]
+    await asyncio.sleep(0)
+    gone.cancel()
+    await asyncio.wait({gone})
+    ways.answers(True)
+    await asyncio.gather(*ends)
+    assert await answer == 1
+
+
+async def test_a_task_that_is_cancelled_before_it_begins_leaves_its_work_to_another(ways: Ways) -> None:
+    ways.closed = True
+    answer = ways.lane.submit(1)
+    (task,) = [task for task in asyncio.all_tasks() if task.get_name() == "perdure:lane"]
+    task.cancel()
+    await ways.lane.finish()
+    assert await answer == -1
+
+
 async def test_a_way_that_waits_more_than_once_comes_to_its_end(ways: Ways) -> None:
     async def twice(job: Job[int, int]) -> bool:
         await asyncio.sleep(0)

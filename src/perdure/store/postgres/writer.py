@@ -66,7 +66,7 @@ class Lane(Generic[I, R]):
         self._queue: deque[Job[I, R]] = deque()
         self._tasks: set[asyncio.Task[None]] = set()
         self._under_way = 0
-        self._beginning = False
+        self._beginning: Coroutine[Any, Any, None] | None = None
         self._solo = 0
         self._over: asyncio.Future[None] | None = None
 
@@ -83,15 +83,22 @@ class Lane(Generic[I, R]):
         return job.future
 
     def _begin(self) -> None:
-        if self._queue and not self._beginning and self._under_way < self._abreast:
-            self._beginning = True
+        if self._queue and self._beginning is None and self._under_way < self._abreast:
+            self._beginning = run = self._run()
             self._under_way += 1
-            task = asyncio.create_task(self._run(), name="perdure:lane")
+            task = asyncio.create_task(run, name="perdure:lane")
             self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            task.add_done_callback(partial(self._ran, run))
+
+    def _ran(self, run: Coroutine[Any, Any, None], task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if run is self._beginning:  # it was cancelled before it began
+            self._beginning = None
+            self._leave()
+            self._begin()
 
     async def _run(self) -> None:
-        self._beginning = False
+        self._beginning = None
         try:
             while self._queue and await self._commit(self._queue):
                 pass
@@ -115,8 +122,9 @@ class Lane(Generic[I, R]):
     async def finish(self) -> None:
         """Wait until everything that was submitted has been answered."""
         while self._under_way:
-            self._over = asyncio.get_running_loop().create_future()
-            await self._over
+            if self._over is None or self._over.done():
+                self._over = asyncio.get_running_loop().create_future()
+            await asyncio.wait({self._over})  # which others may wait for, too
 
 
 def _drive(run: Coroutine[Any, Any, R], then: Callable[[R], None]) -> None:
