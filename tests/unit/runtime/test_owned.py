@@ -44,7 +44,16 @@ class Later:
 
 async def _from_outside(call: Callable[[], None]) -> None:
     called = asyncio.get_running_loop().create_future()
-    asyncio.get_running_loop().call_soon(lambda: (call(), called.set_result(None)))
+
+    def outside() -> None:
+        try:
+            call()
+        except SystemExit as end:  # which would end the event loop
+            called.set_exception(end)
+        else:
+            called.set_result(None)
+
+    asyncio.get_running_loop().call_soon(outside)
     await called
 
 
@@ -89,6 +98,24 @@ async def test_all_who_go_on_at_once_and_need_not_wait_make_one_append(owned: Ow
     await store.answer(alone=True)
     assert store.titles()[1:] == [[b'{"title":"two"}', b'{"title":"three"}']]
     await asyncio.gather(*tasks)
+
+
+async def test_one_who_ends_the_event_loop_takes_nothing_from_those_who_come_after(
+    owned: OwnedStream, store: Later
+) -> None:
+    async def ends() -> None:
+        await owned.durable()
+        owned.submit(TitleSet(title="two"))
+        raise SystemExit
+
+    owned.submit(TitleSet(title="one"))
+    tasks = asyncio.create_task(ends()), asyncio.create_task(owned.durable())
+    await asyncio.sleep(0)
+    with pytest.raises(SystemExit):
+        await store.answer(alone=True)
+    assert store.titles()[1:] == [[b'{"title":"two"}']]
+    await asyncio.wait_for(tasks[1], 1)
+    assert isinstance(tasks[0].exception(), SystemExit)
 
 
 async def test_who_is_answered_with_others_goes_on_a_turn_later(owned: OwnedStream, store: Later) -> None:

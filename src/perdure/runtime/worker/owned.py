@@ -335,7 +335,7 @@ class OwnedStream:
 
     def _let_on(self, n: int, *, at_once: bool) -> None:
         """Whoever waits for the n-th append goes on. At once: with what they submit then as one append."""
-        waiters: list[asyncio.Future[Error | None]] = []
+        waiters: deque[asyncio.Future[Error | None]] = deque()
         while self._waiting and self._waiting[0][0] <= n:
             waiters.append(self._waiting.popleft()[1])
         if not (at_once and waiters):
@@ -344,9 +344,11 @@ class OwnedStream:
             return
         ticks, self._scheduled = self._scheduled, True
         try:
-            for waiter in waiters:
-                _wake(waiter, at_once=True)
+            while waiters:
+                _wake(waiters.popleft(), at_once=True)
         finally:
+            for waiter in waiters:  # whoever went on has ended the event loop, which may be run again
+                _wake(waiter)
             if not ticks:
                 self._tick()
 
