@@ -39,7 +39,10 @@ async def run(call: Callable[[], object], *, in_loop: bool, life: Life, ledger: 
         call = lambda: begun  # noqa: E731 - it has begun in the thread, and goes on here
     try:
         value = call()
-        return Returned(await value if inspect.isawaitable(value) else value)
+        for _ in range(2):  # a function that is awaited may return what must be; not for ever: a pool returns itself
+            if inspect.isawaitable(value):
+                value = await value
+        return Returned(value)
     except (asyncio.CancelledError, Parked):
         raise
     except BaseException as error:  # noqa: BLE001 - how a step ended is judged by the caller

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 
 import pytest
 
@@ -115,6 +116,34 @@ def test_only_a_controller_that_cannot_nest_refuses_a_batch(threads: ToolThreads
     with pytest.raises(Error) as caught:
         ctx.durable_effects()
     assert caught.value.code is Code.DURABLE_EFFECTS_UNAVAILABLE_IN_TOOL_BATCH
+
+
+async def test_what_a_step_returns_to_be_awaited_is_awaited(threads: ToolThreads) -> None:
+    ctx = resumable(threads)
+
+    async def value() -> int:
+        return 7
+
+    async def forgets() -> object:
+        return value()
+
+    async def begins() -> object:
+        return asyncio.ensure_future(value())
+
+    class Pool:
+        def __await__(self) -> Generator[object, None, Pool]:
+            yield from ()
+            return self
+
+    async def returns_itself() -> object:
+        return Pool()
+
+    assert await ctx.step("plain", value) == 7
+    assert await ctx.step("thread", lambda: value()) == 7
+    assert await ctx.step("coroutine", forgets) == 7
+    assert await ctx.step("task", begins) == 7
+    with pytest.raises(StepFailed, match="Pool is not JSON"):
+        await ctx.step("pool", returns_itself)
 
 
 async def test_run_json_returns_the_value_and_keeps_code_and_message_of_an_error(threads: ToolThreads) -> None:
