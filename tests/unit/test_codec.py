@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import dataclass
 from random import Random
 from typing import cast
 
@@ -11,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perdure.codec import Json, canonical, check_text, decode, differences, digest, encode, to_json
+from perdure.codec import Json, as_stored, canonical, check_text, decode, differences, digest, encode, to_json
 from perdure.errors import Code, Error
 from perdure.vocab.effects import Sleep
 from perdure.vocab.tools import Composition
@@ -162,6 +163,26 @@ def test_what_json_cannot_carry_is_refused_with_its_path(value: object, path: st
     assert caught.value.code is Code.INVALID_JSON
     assert caught.value.details["path"] == path
     assert caught.value.message == said
+
+
+@dataclass(eq=False)
+class Account:
+    """Compared by its number, also with what it was before."""
+
+    number: int
+    balance: float
+
+    def __eq__(self, other: object) -> bool:
+        return self.number == (other["number"] if isinstance(other, dict) else cast("Account", other).number)
+
+    __hash__ = object.__hash__
+
+
+def test_a_value_that_is_compared_by_its_own_rules_hides_nothing() -> None:
+    assert as_stored([Account(7, 1.5)]) == ([{"number": 7, "balance": 1.5}], b'[{"number":7,"balance":1.5}]')
+    with pytest.raises(Error) as caught:
+        as_stored([Account(7, math.nan)])
+    assert (caught.value.code, caught.value.details["path"]) == (Code.INVALID_JSON, "$[0].balance")
 
 
 def test_a_cycle_is_refused_at_the_place_where_it_closes() -> None:
