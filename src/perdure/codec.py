@@ -128,9 +128,9 @@ def _unchanged(value: object) -> tuple[Json, bytes] | None:
     """A scalar that comes back as what it is, as most do; None for all others, whatever is the matter with them."""
     try:
         found = _round_trip(value)
-        return found if found[0] == value else None
-    except Exception:  # noqa: BLE001 - `_checked` says what it is
+    except ValueError:  # `_checked` says what it is
         return None
+    return found if found[0] == value else None
 
 
 def _checked(value: object, where: str) -> tuple[Json, tuple[Json, bytes] | None]:
