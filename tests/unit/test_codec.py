@@ -173,7 +173,9 @@ class Account:
     balance: float
 
     def __eq__(self, other: object) -> bool:
-        return self.number == (other["number"] if isinstance(other, dict) else cast("Account", other).number)
+        return self.number == (
+            cast("Json", other)["number"] if isinstance(other, dict) else cast("Account", other).number
+        )
 
     __hash__ = object.__hash__
 
