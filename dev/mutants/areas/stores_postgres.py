@@ -246,6 +246,27 @@ MUTANTS = [
         "tests/unit/store/test_postgres_lane.py",
     ),
     Mutant(
+        "who closes the store beside another waits for ever",
+        "store/postgres/writer.py",
+        "            if self._over is None or self._over.done():\n",
+        "            if True:\n",
+        "tests/unit/store/test_postgres_lane.py -k any_number",
+    ),
+    Mutant(
+        "a task that was cancelled before it began keeps its lane for ever",
+        "store/postgres/writer.py",
+        "        if run is self._beginning:",
+        "        if False:",
+        "tests/unit/store/test_postgres_lane.py -k before_it_begins",
+    ),
+    Mutant(
+        "who ends the event loop takes the others with it who waited for the same append",
+        "runtime/worker/owned.py",
+        "            for waiter in waiters:  # whoever",
+        "            for waiter in ():  # whoever",
+        "tests/unit/runtime/test_owned.py -k ends_the_event_loop",
+    ),
+    Mutant(
         "who has company is sent alone",
         "store/postgres/writer.py",
         "0 if self._queue or self._under_way else self._solo + 1",

@@ -132,7 +132,8 @@ async def test_any_number_may_wait_for_the_end_and_go_away(ways: Ways) -> None:
     gone.cancel()
     await asyncio.wait({gone})
     ways.answers(True)
-    await asyncio.gather(*ends)
+    async with asyncio.timeout(5):
+        await asyncio.gather(*ends)
     assert await answer == 1
 
 
@@ -141,8 +142,9 @@ async def test_a_task_that_is_cancelled_before_it_begins_leaves_its_work_to_anot
     answer = ways.lane.submit(1)
     (task,) = [task for task in asyncio.all_tasks() if task.get_name() == "perdure:lane"]
     task.cancel()
-    await ways.lane.finish()
-    assert await answer == -1
+    async with asyncio.timeout(5):
+        await ways.lane.finish()
+        assert await answer == -1
 
 
 async def test_a_way_that_waits_more_than_once_comes_to_its_end(ways: Ways) -> None:
