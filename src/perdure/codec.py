@@ -118,19 +118,8 @@ def as_stored(value: object, *, where: str = "$") -> tuple[Json, bytes]:
     Raises:
         Error: as `to_json` does.
     """
-    if type(value) in _SCALARS and (found := _unchanged(value)) is not None:
-        return found
     plain, found = _checked(value, where)
     return found or _round_trip(plain)
-
-
-def _unchanged(value: object) -> tuple[Json, bytes] | None:
-    """A scalar that comes back as what it is, as most do; None for all others, whatever is the matter with them."""
-    try:
-        found = _round_trip(value)
-    except ValueError:  # `_checked` says what it is
-        return None
-    return found if found[0] == value else None
 
 
 def _checked(value: object, where: str) -> tuple[Json, tuple[Json, bytes] | None]:
@@ -279,9 +268,6 @@ def _show(value: Json) -> str:
     return text.decode() if len(text) <= _SHOWN_BYTES else f"<{len(text)} bytes>"
 
 
-_SCALARS = frozenset({str, int, float, bool, type(None)})
-"""What holds nothing else, and is compared by nobody's own rules: something that equals whatever it is compared with
-would hide a NaN that has become null."""
 _ABSENT = object()
 _SHOWN_BYTES = 2048
 _BLAMED_LEVELS = 64

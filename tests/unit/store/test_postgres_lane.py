@@ -23,7 +23,7 @@ class Ways:
         self.alone: list[int] = []
         self.server: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         self.closed = False
-        self.lane: Lane[int, int] = Lane(self._commit, abreast=2, alone=self._alone)
+        self.lane: Lane[int, int] = Lane(self._commit, abreast=2, shortcut=self._shortcut)
 
     async def _commit(self, queue: Jobs) -> bool:
         jobs = [queue.popleft() for _ in range(len(queue))]
@@ -34,7 +34,7 @@ class Ways:
             job.settle()
         return True
 
-    def _alone(self, job: Job[int, int]) -> Coroutine[Any, Any, bool] | None:
+    def _shortcut(self, job: Job[int, int]) -> Coroutine[Any, Any, bool] | None:
         return None if self.closed else self._go(job)
 
     async def _go(self, job: Job[int, int]) -> bool:
@@ -154,5 +154,5 @@ async def test_a_way_that_waits_more_than_once_comes_to_its_end(ways: Ways) -> N
         job.result = 7
         return True
 
-    ways.lane._alone = twice  # pyright: ignore[reportPrivateUsage] - another way
+    ways.lane._shortcut = twice  # pyright: ignore[reportPrivateUsage] - another way
     assert await ways.lane.submit(1) == 7

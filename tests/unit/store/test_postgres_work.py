@@ -94,6 +94,13 @@ async def test_one_who_keeps_coming_alone_is_served_at_once_until_there_is_compa
     assert (await answer).first_seq == 3
 
 
+async def test_whoever_closes_it_at_the_same_time_closes_it(store: PostgresStore) -> None:
+    claim = await owned(store, "one", ANN)
+    answer = store.append(plan(claim, ANN, 1, entry("a"), known=1))
+    await asyncio.gather(*(store.close() for _ in range(3)))
+    assert (await answer).first_seq == 2
+
+
 async def test_a_crowd_shares_its_round_trips(store: PostgresStore) -> None:
     claims = [await owned(store, f"s{i}", ANN) for i in range(50)]
     commits, statements = counted(store)

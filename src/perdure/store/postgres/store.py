@@ -88,7 +88,7 @@ class PostgresStore:
         self._leases = Leases(clock, lease_ms, boot_id(), release.format)
         self._connections: Connections | None = None
         self._news: News | None = None
-        self._appends = Lane(self._commit_appends, abreast=ABREAST, alone=self._alone)
+        self._appends = Lane(self._commit_appends, abreast=ABREAST, shortcut=self._shortcut)
         self._busy: set[StreamId] = set()
         self._admits = Lane(self._commit_admits)
         self._looks = Lane(self._look_together, abreast=ABREAST)
@@ -142,6 +142,8 @@ class PostgresStore:
         await self._admits.finish()
         if self._writing:
             await asyncio.wait(self._writing)
+        if self._connections is None:
+            return  # somebody else has closed it meanwhile
         connections, self._connections = self._connections, None
         news, self._news = self._news, None
         if news is not None:
@@ -314,8 +316,8 @@ class PostgresStore:
         self._tell(pressing=not all(plan.is_progress for chain in chains for plan in chain.plans))
         return True
 
-    def _alone(self, job: appends.AppendJob) -> Coroutine[Any, Any, bool] | None:
-        """The shortest way, for a few records and nothing else, if nothing has to be opened or renewed first."""
+    def _shortcut(self, job: appends.AppendJob) -> Coroutine[Any, Any, bool] | None:
+        """For a few records and nothing else, if nothing has to be opened or renewed first."""
         plan, connections = job.item, self._connections
         if connections is None or not connections.at_hand or self._leases.is_due(plan.worker):
             return None
@@ -323,9 +325,9 @@ class PostgresStore:
         if write is None:
             return None
         self._busy.add(plan.stream)
-        return self._go_alone(plan, write)
+        return self._by_shortcut(plan, write)
 
-    async def _go_alone(self, plan: Plan, write: Callable[[Session], Awaitable[bool]]) -> bool:
+    async def _by_shortcut(self, plan: Plan, write: Callable[[Session], Awaitable[bool]]) -> bool:
         """False if it is not certain that it was written: then it goes the way of all others, which finds out. If it
         was written all the same, its receipt is there."""
         try:

@@ -49,7 +49,7 @@ class Lane(Generic[I, R]):
 
     `commit` takes what it wants from the queue at the call, and answers it. It tells whether there was anything.
     Jobs of one turn of the event loop go together; but once they keep coming one by one, each is on its way before
-    `submit` returns, if `alone` knows a way for it: that gives the job its result, or tells that it has none, and must
+    `submit` returns, if there is a `shortcut` for it: that gives the job its result, or tells that it has none, and must
     go as all others do.
     """
 
@@ -58,10 +58,10 @@ class Lane(Generic[I, R]):
         commit: Callable[[deque[Job[I, R]]], Awaitable[bool]],
         *,
         abreast: int = 1,
-        alone: Callable[[Job[I, R]], Coroutine[Any, Any, bool] | None] = lambda _: None,
+        shortcut: Callable[[Job[I, R]], Coroutine[Any, Any, bool] | None] = lambda _: None,
     ) -> None:
         self._commit = commit
-        self._alone = alone
+        self._shortcut = shortcut
         self._abreast = abreast
         self._queue: deque[Job[I, R]] = deque()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -74,7 +74,7 @@ class Lane(Generic[I, R]):
         """Take a job at the call."""
         job: Job[I, R] = Job(item, Answer(loop=asyncio.get_running_loop()))
         self._solo = 0 if self._queue or self._under_way else self._solo + 1
-        if self._solo > SOLO and (way := self._alone(job)) is not None:
+        if self._solo > SOLO and (way := self._shortcut(job)) is not None:
             self._under_way += 1
             _drive(way, partial(self._went, job))
         else:
