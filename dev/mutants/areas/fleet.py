@@ -198,7 +198,7 @@ MUTANTS = [
     Mutant(
         "what is submitted by who goes on at once is not handed over",
         "runtime/worker/owned.py",
-        "            if not ticks:\n                self._tick()\n",
+        "            if at_once and not ticks:\n                self._tick()\n",
         "            self._scheduled = ticks\n",
         "tests/unit/runtime/test_owned.py",
     ),

@@ -56,8 +56,8 @@ MUTANTS = [
     Mutant(
         "what running calls have bought is not in the limit of their turn",
         "turn/machine.py",
-        "            return replace(turn, usage=turn.usage + outcome.bought)\n",
-        "            return turn\n",
+        "        return replace(turn, usage=turn.usage + record.outcome.bought)\n",
+        "        return turn\n",
         "tests/scenarios/test_spending.py -k 'share_the_limit and memory'",
     ),
     Mutant(

@@ -40,8 +40,6 @@ from perdure.vocab.records import (
 from perdure.vocab.usage import Usage
 from perdure.vocab.wire import Value
 
-_EFFECTS = (EffectStarted, EffectSettled)
-
 CODE = "session-10"
 """The version of this fold. A snapshot written by another one is not trusted."""
 
@@ -80,8 +78,11 @@ class SessionState(Value, frozen=True):
 
 def fold(state: SessionState, seq: Seq, record: Record) -> SessionState:
     """Fold one record, at its place in the log."""
-    if isinstance(record, _EFFECTS):  # most records are, and they only take a place
-        return _with_environment(replace(state, seq=seq), record)
+    if isinstance(record, EffectStarted):  # most records are effects, and they only take a place
+        return replace(state, seq=seq)
+    if isinstance(record, EffectSettled):
+        synced = record.outcome.sync if isinstance(record.outcome, SyncOutcome) else None
+        return replace(state, seq=seq, environment=synced) if synced else replace(state, seq=seq)
     match record:
         case SessionOpened(agent=agent, parent=parent):
             return replace(state, seq=seq, agent=agent, parent=parent)
@@ -123,12 +124,6 @@ def _with_label(state: SessionState, record: TitleSet | ModelSet | TagsSet) -> S
             return replace(state, model=model)
         case TagsSet(tags=tags):
             return replace(state, tags=tags)
-
-
-def _with_environment(state: SessionState, record: EffectStarted | EffectSettled) -> SessionState:
-    if isinstance(record, EffectSettled) and isinstance(record.outcome, SyncOutcome) and record.outcome.sync:
-        return replace(state, environment=record.outcome.sync)
-    return state
 
 
 def _in_hands(state: SessionState, change: HandedOver | TurnRecomposed) -> SessionState:

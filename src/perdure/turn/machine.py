@@ -212,11 +212,9 @@ def refolded(turn: Turn, records: Sequence[Record]) -> Turn:
 
 def _on_part(turn: Turn, record: EffectStarted | EffectSettled) -> Turn:
     """What a body records of itself concerns its re-entry, not what the turn owes; only what it spent is the turn's."""
-    match record:
-        case EffectSettled(outcome=DirectOutcome() as outcome):
-            return replace(turn, usage=turn.usage + outcome.bought)
-        case _:
-            return turn
+    if isinstance(record, EffectSettled) and isinstance(record.outcome, DirectOutcome):
+        return replace(turn, usage=turn.usage + record.outcome.bought)
+    return turn
 
 
 def _unexpected(turn: Turn, record: Record, where: str) -> Error:

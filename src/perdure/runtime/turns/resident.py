@@ -110,8 +110,8 @@ class Resident(Held[TurnDriver]):
             self.on_record()
             self.on_record = None
         self._quiet = receipt.quiet
-        for index, record in enumerate(records):
-            self._fold(Seq(receipt.first_seq + index), record)
+        for seq, record in enumerate(records, receipt.first_seq):
+            self._fold(Seq(seq), record)
             if isinstance(record, _EFFECTS):
                 if isinstance(record, EffectSettled) and isinstance(record.outcome, LlmCallOutcome):
                     self._shared.texts.over(self.stream)
@@ -158,7 +158,7 @@ class Resident(Held[TurnDriver]):
     def _fold(self, seq: Seq, record: Record) -> None:
         self.state = fold(self.state, seq, record)
         self._transcript.add(seq, record)
-        if not isinstance(record, _EFFECTS) and isinstance(record, CancelRequested):
+        if isinstance(record, CancelRequested):
             self._waiting.cancel(record.turn)
 
     # --- serving

@@ -157,8 +157,8 @@ class OwnedStream:
                 active = isinstance(record, TurnOpened)
                 if isinstance(record, TurnEnded):
                     sends = (*sends, *self.on_end(record))
-        if sends:
-            size += sum([len(new.data) for new in sends])
+        for new in sends:
+            size += len(new.data)
         rows = len(self._entries) + len(self._sends)
         if rows and (self._bytes + size > SOFT_BYTES or rows + len(entries) + len(sends) > SOFT_ROWS):
             self.flush()
@@ -335,22 +335,19 @@ class OwnedStream:
 
     def _let_on(self, n: int, *, at_once: bool) -> None:
         """Whoever waits for the n-th append goes on. At once: with what they submit then as one append."""
-        waiters: deque[asyncio.Future[Error | None]] = deque()
-        while self._waiting and self._waiting[0][0] <= n:
-            waiters.append(self._waiting.popleft()[1])
-        if not (at_once and waiters):
-            for waiter in waiters:
-                _wake(waiter)
-            return
-        ticks, self._scheduled = self._scheduled, True
+        ticks, self._scheduled = self._scheduled, self._scheduled or at_once
         try:
-            while waiters:
-                _wake(waiters.popleft(), at_once=True)
+            while (waiter := self._waits_for(n)) is not None:
+                _wake(waiter, at_once=at_once)
         finally:
-            for waiter in waiters:  # whoever went on has ended the event loop, which may be run again
+            while (waiter := self._waits_for(n)) is not None:  # whoever went on has ended the event loop
                 _wake(waiter)
-            if not ticks:
+            if at_once and not ticks:
                 self._tick()
+
+    def _waits_for(self, n: int) -> asyncio.Future[Error | None] | None:
+        """The next who waits for the n-th append, or one before."""
+        return self._waiting.popleft()[1] if self._waiting and self._waiting[0][0] <= n else None
 
     async def _withdraw(self, plan: Plan, problem: Error) -> None:
         """It was judged, and has no leave: nothing of it was written, nothing was handed over behind it. Whoever
@@ -370,8 +367,8 @@ class OwnedStream:
         self._waiting = deque((n - 1 if n >= plan.n else n, waiter) for n, waiter in self._waiting)
         self.listener.withdrawn(records, problem)
         self._go_on()
-        while self._waiting and self._waiting[0][0] < plan.n:
-            _wake(self._waiting.popleft()[1])
+        while (waiter := self._waits_for(plan.n - 1)) is not None:
+            _wake(waiter)
 
     def _go_on(self) -> None:
         """What was on trial is judged: hand over what had to wait for that."""

@@ -135,16 +135,17 @@ class PostgresStore:
 
     async def close(self) -> None:
         """Finish what was submitted, release connections and locks. Safe to call twice."""
-        if self._forked or self._connections is None:
+        connections = self._connections
+        if self._forked or connections is None:
             return
-        self._connections.patience_s = min(self._connections.patience_s, CLOSING_PATIENCE_S)
+        connections.patience_s = min(connections.patience_s, CLOSING_PATIENCE_S)
         await self._appends.finish()
         await self._admits.finish()
         if self._writing:
             await asyncio.wait(self._writing)
-        if self._connections is None:
+        if self._connections is not connections:
             return  # somebody else has closed it meanwhile
-        connections, self._connections = self._connections, None
+        self._connections = None
         news, self._news = self._news, None
         if news is not None:
             await news.close()

@@ -49,7 +49,7 @@ class Lane(Generic[I, R]):
 
     `commit` takes what it wants from the queue at the call, and answers it. It tells whether there was anything.
     Jobs of one turn of the event loop go together; but once they keep coming one by one, each is on its way before
-    `submit` returns, if there is a `shortcut` for it: that gives the job its result, or tells that it has none, and must
+    `submit` returns, if there is a `shortcut` for it: that gives the job its result, or tells that it has none and must
     go as all others do.
     """
 
