@@ -398,7 +398,7 @@ class OwnedStream:
             self.store.counters.awaited += 1
         self.flush()
         if self._in_flight and not self.error:
-            waiter = Baton[Error | None](loop=asyncio.get_running_loop())
+            waiter: Baton[Error | None] = Baton(loop=asyncio.get_running_loop())
             self._waiting.append((self._n, waiter))
             await waiter
         if self.error:
