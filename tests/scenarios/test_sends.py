@@ -39,6 +39,7 @@ async def test_a_session_that_is_sent_something_begins_at_once(
     monkeypatch.setattr(worker_module, "SCAN_S", 36_000)
     model = ScriptedModel(*(say("answered") for _ in range(4)))
     rt = await desk.open(model, tuning=NEVER_LOOKS)
+    await (await rt.session("warm", agent="a")).ask("hello")  # by then its worker has looked the one time it does
     sender = await owned_by(rt, process_stream(rt.tenant, "p"))
     session = await rt.session("s", agent="a")
     if known != "new":
