@@ -169,7 +169,16 @@ async def test_two_connections_are_enough(roles: Server) -> None:
 
 
 @pytest.mark.parametrize(
-    "query", ["schema=Bad-Name", "schema=pg_toast", "schema=", "pooler=session", "pool_size=1", "pool_size=many"]
+    "query",
+    [
+        "schema=Bad-Name",
+        "schema=pg_toast",
+        "schema=",
+        "pooler=session",
+        "pool_size=1",
+        "pool_size=many",
+        "awake=perhaps",
+    ],
 )
 def test_an_address_that_cannot_work(query: str) -> None:
     with pytest.raises(Error) as caught:

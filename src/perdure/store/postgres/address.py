@@ -39,6 +39,7 @@ class Address:
     """A database, the schema in it, and how to talk to it.
 
     `pooled`: a pooler hands out another server connection for every transaction, so nothing may be kept in one.
+    `awake`: whoever waits for the server alone may use processor time for it.
     """
 
     dsn: str
@@ -46,6 +47,7 @@ class Address:
     schema: str = DEFAULT_SCHEMA
     pooled: bool = False
     pool_size: int = POOL_SIZE
+    awake: bool = True
     settings: Mapping[str, str] = field(default_factory=dict[str, str])
 
     def missing_file(self) -> str | None:
@@ -73,6 +75,9 @@ def parse(url: str) -> Address:
     pooler = query.pop("pooler", "")
     if pooler not in ("", "transaction"):
         raise _invalid(f"pooler={pooler} is not known: it is 'transaction' or left out")
+    awake = query.pop("awake", "yes")
+    if awake not in ("yes", "no"):
+        raise _invalid(f"awake={awake} is not known: it is 'no' or left out")
     for_driver = {name: value for name, value in query.items() if name in _DRIVER}
     settings = {name: value for name, value in query.items() if name not in _DRIVER}
     size = _size(settings.pop("pool_size", str(POOL_SIZE)))
@@ -82,7 +87,7 @@ def parse(url: str) -> Address:
     if not parts.netloc and not dsn.startswith("postgresql://"):
         dsn = dsn.replace("postgresql:", "postgresql://", 1)
     ours = {} if pooler else _OURS
-    return Address(dsn, shown, schema, bool(pooler), size, ours | settings)
+    return Address(dsn, shown, schema, bool(pooler), size, awake == "yes", ours | settings)
 
 
 def _size(text: str) -> int:

@@ -15,6 +15,7 @@ from perdure.store.postgres.driver import TROUBLE, Connection, dial
 from perdure.store.postgres.failures import PATIENCE_S, failure, is_contended, is_lost, is_refusal, is_stale
 from perdure.store.postgres.schema import queries
 from perdure.store.postgres.tx import Session
+from perdure.store.postgres.vigil import Vigil
 from perdure.store.shapes import Counters
 
 T = TypeVar("T")
@@ -63,6 +64,7 @@ class Connections:
     def __init__(self, address: Address, counters: Counters) -> None:
         self.address = address
         self.counters = counters
+        self.vigil = Vigil(allowed=address.awake)
         self._queries = queries(address.schema)
         self._idle: list[Session] = []
         self._writing = asyncio.Semaphore(address.pool_size)

@@ -326,6 +326,7 @@ class PostgresStore:
         if write is None:
             return None
         self._busy.add(plan.stream)
+        connections.vigil.keep(job.future)
         return self._by_shortcut(plan, write)
 
     async def _by_shortcut(self, plan: Plan, write: Callable[[Session], Awaitable[bool]]) -> bool:
