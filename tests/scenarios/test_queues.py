@@ -344,6 +344,7 @@ async def test_where_very_many_wait_the_order_is_found_once_for_several(
 ) -> None:
     monkeypatch.setattr(worker, "MANY", 3)
     monkeypatch.setattr(worker, "LINE_S", 3600.0)
+    monkeypatch.setattr(worker, "LOOK_SHARE", 1e-9)
     door, looks, store = Door(), list[int](), new_store()
     door.opened.set()
     sender = await stack.enter_async_context(Runtime(new_store(), agents=agents(door), worker=False))
@@ -361,7 +362,7 @@ async def test_where_very_many_wait_the_order_is_found_once_for_several(
     for one in sent:
         assert (await one.result(timeout=20)).status == "finished"
     assert door.visits == names
-    assert 1 <= sum(found > 3 for found in looks) <= 5, "with twelve, nine and six in line, and not for each of them"
+    assert 1 <= sum(found > 3 for found in looks) <= 3, "once for most of them, and not for each"
 
 
 async def test_workers_that_stand_at_one_long_line_serve_everybody_once(
@@ -369,6 +370,7 @@ async def test_workers_that_stand_at_one_long_line_serve_everybody_once(
 ) -> None:
     monkeypatch.setattr(worker, "MANY", 3)
     monkeypatch.setattr(worker, "LINE_S", 3600.0)
+    monkeypatch.setattr(worker, "LOOK_SHARE", 1e-9)
     door = Door()
     door.opened.set()
     sender = await stack.enter_async_context(Runtime(new_store(), agents=agents(door), worker=False))

@@ -33,4 +33,25 @@ MUTANTS = [
         "if False:",
         "tests/scenarios/test_observing.py -k 'is_deleted and sqlite'",
     ),
+    Mutant(
+        "who waits for one turn looks whenever another goes on",
+        "observe/movements.py",
+        "still={stream for stream in before if stream in heads and heads[stream] == before[stream]}",
+        "still=()",
+        "tests/scenarios/test_waiting_for_others.py",
+    ),
+    Mutant(
+        "who has just begun to wait for another process is not told",
+        "observe/movements.py",
+        "for stream in before if stream in heads and heads[stream] == before[stream]",
+        "for stream in heads if heads[stream] == before.get(stream, heads[stream])",
+        "tests/unit/observe/test_movements.py",
+    ),
+    Mutant(
+        "a session that was deleted and made again is taken for the same",
+        "observe/movements.py",
+        "heads[stream] == before[stream]}",
+        "heads[stream][-1] == (before[stream] or (0,))[-1]}",
+        "tests/unit/observe/test_movements.py",
+    ),
 ]

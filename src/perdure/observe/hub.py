@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Generator
+from collections.abc import Container, Generator
 from contextlib import contextmanager
 
 from perdure.errors import Code, Error
@@ -21,7 +21,7 @@ class Subscription:
     """What has happened on a stream since this observer last looked. Bounded: live pieces are dropped, rows re-read."""
 
     def __init__(self, limit: int = QUEUE_LIMIT, *, live: bool = True) -> None:
-        self._live = live
+        self.live = live
         self.closed = False
         self.items: deque[Row | Live] = deque()
         self.limit = limit
@@ -31,7 +31,7 @@ class Subscription:
 
     def put(self, item: Row | Live) -> None:
         """Take notice of something, or of having missed it."""
-        if not self._live:
+        if not self.live:
             return
         if len(self.items) < self.limit:
             self.items.append(item)
@@ -43,7 +43,7 @@ class Subscription:
 
     def miss(self, count: int) -> None:
         """Live pieces were dropped before they came here."""
-        if self._live:
+        if self.live:
             self.dropped += count
             self._news.set()
 
@@ -92,9 +92,18 @@ class Hub:
         """Whether anybody looks at any stream."""
         return bool(self._watching)
 
+    @property
+    def waited_for(self) -> tuple[StreamId, ...]:
+        """The streams of which somebody waits for a record, and nothing else."""
+        return tuple(
+            stream
+            for stream, watchers in self._watching.items()
+            if stream != PEOPLE and any(not subscription.live for subscription in watchers)
+        )
+
     @contextmanager
     def subscribe(self, stream: StreamId, *, live: bool = True) -> Generator[Subscription]:
-        """Watch a stream for the length of a block; without `live`, only be told when to read the store again."""
+        """Watch a stream for the length of a block; without `live`, only be told when to look for a new record."""
         subscription = Subscription(live=live)
         if self._closed:
             subscription.close()
@@ -118,9 +127,11 @@ class Hub:
         for subscription in self._watching.get(stream, ()):
             subscription.miss(count)
 
-    def stir(self, stream: StreamId | None = None) -> None:
-        """Make observers read the store again: those of one stream, or all."""
+    def stir(self, stream: StreamId | None = None, *, still: Container[StreamId] = ()) -> None:
+        """Make observers read the store again: those of one stream, or all. Not those who wait for a record of a stream
+        that is `still`."""
         streams = (stream,) if stream is not None else tuple(self._watching)
         for name in streams:
             for subscription in self._watching.get(name, ()):
-                subscription.stir()
+                if subscription.live or name not in still:
+                    subscription.stir()

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Literal
 from perdure.errors import Code, Error
 from perdure.ids import VERSION
 from perdure.models.providers import clients
+from perdure.observe.movements import Movements
 from perdure.runtime.shared import Compositions, Shared
 from perdure.runtime.tuning import Tuning
 from perdure.runtime.worker.lounge import Lounge
@@ -26,6 +27,8 @@ QUIET_WATCH_S = 0.1
 QUIET_AFTER_S = 1.0
 """How often others' commits are looked for; less often while nobody here watches and nothing has happened for a while,
 because it is the waking that costs, not the looking."""
+RESPITE = 4
+"""So many times as long as a look took is not looked again: many who wait must not keep the store busy."""
 IDLE_THREADS_MS = 20  # long enough for a thread that does nothing to notice that it may go
 
 
@@ -138,19 +141,24 @@ class Lifetime:
     async def _watch(self, last: int) -> None:
         """Notice what other processes commit."""
         rt, loop, plans = self._rt, asyncio.get_running_loop(), 0
+        movements, looked_s = Movements(rt.store, rt.hub), 0.0
         quiet_from = loop.time() + QUIET_AFTER_S
         while True:
             quiet = loop.time() > quiet_from and not rt.hub.watched_at_all
-            await asyncio.sleep(QUIET_WATCH_S if quiet else WATCH_S)
+            await asyncio.sleep(QUIET_WATCH_S if quiet else max(WATCH_S, looked_s * RESPITE))
+            began = loop.time()
             try:
                 version = await rt.store.version()
+                if version != last:
+                    if rt.worker:
+                        rt.worker.changed()
+                    await movements.look()
             except Error:
                 continue
+            looked_s = loop.time() - began
             if version != last or rt.store.counters.plans != plans:
                 quiet_from = loop.time() + QUIET_AFTER_S
             plans = rt.store.counters.plans
-            if version != last:
-                rt.news()
             last = version
 
     # --- closing

@@ -18,6 +18,7 @@ from perdure.store.shapes import (
     Claim,
     Counters,
     Diagnosis,
+    Head,
     Held,
     InboxRow,
     Intervened,
@@ -284,6 +285,10 @@ class Store(Protocol):
 
     async def marks(self, streams: Sequence[StreamId], key: str) -> tuple[Row, ...]:
         """The first record of each of these streams, and the one that has this log key: all in one look."""
+        ...
+
+    async def heads(self, streams: Sequence[StreamId]) -> dict[StreamId, Head]:
+        """Where these streams end, those that exist: all in one look."""
         ...
 
     async def drop_snapshot(self, stream: StreamId) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -181,6 +181,14 @@ class StreamInfo(msgspec.Struct, frozen=True, gc=False):
     queue: str | None = None
     priority: int | None = None
     number: int = 0
+
+
+class Head(NamedTuple):
+    """Where a stream ends. One that was made another time is another stream of the same name."""
+
+    number: int
+    created_at: int
+    last_seq: Seq
 
 
 class Annotated(msgspec.Struct, frozen=True, gc=False):

@@ -181,7 +181,7 @@ _ALL_BUT_THE_HOT = _AllBut("append", "admit", "claim")
 QUIET = frozenset(
     {"open", "close", "register", "renew", "retire", "workers", "is_dead"}
     | {"claimable", "next_due", "load", "inbox", "read", "find", "stream", "streams", "peek", "blob"}
-    | {"count", "newest", "marks", "asked", "asked_as", "now"}
+    | {"count", "newest", "marks", "heads", "asked", "asked_as", "now"}
     | {"version", "check", "permits", "claim_ready", "exchange"}
 )
 """What is no crash point: reads, what a worker writes about itself, and what it takes up when it happens to look (who

@@ -133,6 +133,10 @@ async def test_where_nobody_can_be_offered_the_processor_nobody_stays_awake(monk
 # --- how many processors there are
 
 
+def _four(_: int) -> set[int]:
+    return {0, 1, 2, 3}
+
+
 def system(root: Path, groups: str, files: dict[str, str]) -> Path:
     for path, text in {"proc/self/cgroup": groups, **files}.items():
         (root / path).parent.mkdir(parents=True, exist_ok=True)
@@ -174,7 +178,7 @@ def system(root: Path, groups: str, files: dict[str, str]) -> Path:
 def test_processors_are_what_affinity_and_quotas_leave(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, groups: str, files: dict[str, str], expected: float
 ) -> None:
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2, 3}, raising=False)
+    monkeypatch.setattr(os, "sched_getaffinity", _four, raising=False)
     assert processors(system(tmp_path, groups, files)) == expected
 
 

@@ -26,9 +26,12 @@ log = logging.getLogger("perdure.runtime")
 
 SCAN_S = 0.25
 MAX_TENANTS = 1000  # whose turns are remembered
-MANY = 256
+MANY = 32
+LONGEST_LINE = 256
 LINE_S = 1.0
-"""Where more than MANY are ready, finding out whose turn it is costs more than serving: the order stands so long."""
+LOOK_SHARE = 0.02
+"""Where more than MANY are ready, finding out whose turn it is may cost more than serving. The order that was found stands
+then until so much of the time has gone into looking, and for a second at most."""
 
 
 class Worker:
@@ -124,14 +127,16 @@ class Worker:
         are looked at each time."""
         if self._shared.work.caps:
             return await self._look(limit, without=without)
-        now = asyncio.get_running_loop().time()
+        loop = asyncio.get_running_loop()
+        now = loop.time()
         if len(self._line) < limit or now >= self._line_until:
             self._line.clear()
-            found = await self._look(max(limit, MANY + 1))
+            found = await self._look(max(limit, LONGEST_LINE))
             if len(found) <= max(limit, MANY):
                 return found[:limit]
             self._line.extend(found)
-            self._line_until = now + LINE_S
+            looked = loop.time()
+            self._line_until = looked + min(LINE_S, (looked - now) / LOOK_SHARE)
         return tuple(islice(self._line, limit))
 
     async def _take_up(self, found: tuple[StreamId, ...], full: list[str], *, suspects: Suspects) -> set[StreamId]:

@@ -22,6 +22,7 @@ from perdure.store.shapes import (
     Annotated,
     Claim,
     Diagnosis,
+    Head,
     Held,
     InboxRow,
     Intervened,
@@ -308,6 +309,11 @@ class MemoryStore:
         """The first record of each, and the one under a log key."""
         found = [self._on.streams[name] for name in streams if name in self._on.streams]
         return tuple(row for s in found for row in (*s.rows(until=Seq(1)), s.keys.get(key)) if row is not None)
+
+    async def heads(self, streams: Sequence[StreamId]) -> dict[StreamId, Head]:
+        """Where these streams end, those that exist."""
+        found = [reads.info(self._on, self._on.streams[name]) for name in streams if name in self._on.streams]
+        return {info.stream: Head(info.number, info.created_at, info.last_seq) for info in found}
 
     # --- blobs, change, health
 

@@ -678,6 +678,9 @@ FROM perdure.streams AS s JOIN perdure.log AS l ON l.stream = s.id AND l.seq = 1
 UNION ALL SELECT s.stream, l.seq, l.at, l.kind, l.data, l.key, l.version
 FROM perdure.streams AS s JOIN perdure.log AS l ON l.stream = s.id AND l.key = $2 WHERE s.stream = ANY ($1::text[])
 
+-- name: stream_heads
+SELECT s.stream, s.id, s.created_at, s.last_seq FROM perdure.streams AS s WHERE s.stream = ANY ($1::text::text[])
+
 -- name: title_put
 INSERT INTO perdure.titles (stream, title) VALUES ($1, $2) ON CONFLICT (stream) DO UPDATE SET title = excluded.title
 

@@ -19,7 +19,7 @@ from perdure.store.postgres.migrate import read_version
 from perdure.store.postgres.promises import promise_state
 from perdure.store.postgres.schema import SCHEMA_VERSION
 from perdure.store.postgres.tx import Session
-from perdure.store.shapes import Diagnosis, InboxRow, Loaded, StreamInfo
+from perdure.store.shapes import Diagnosis, Head, InboxRow, Loaded, StreamInfo
 from perdure.vocab.promises import PromiseState
 from perdure.vocab.records import Row
 
@@ -120,6 +120,12 @@ async def newest(on: Session, leases: Leases, page: NewestPage) -> tuple[StreamI
     rows = await on.all("stream_newest", page.tenant, page.kind, page.tag, before, page.agent, page.limit)
     alive = {row.id for row in await list_workers(on) if not leases.is_gone(row)}
     return tuple(_info(row, alive) for row in rows)
+
+
+async def heads(on: Session, streams: Sequence[StreamId]) -> dict[StreamId, Head]:
+    """Where streams end."""
+    found = await on.all("stream_heads", texts(streams))
+    return {stream: Head(*head) for stream, *head in found}
 
 
 async def marks(on: Session, streams: Sequence[StreamId], key: str) -> tuple[Row, ...]:

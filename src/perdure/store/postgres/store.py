@@ -42,6 +42,7 @@ from perdure.store.shapes import (
     Claim,
     Counters,
     Diagnosis,
+    Head,
     Held,
     InboxRow,
     Intervened,
@@ -593,6 +594,10 @@ class PostgresStore:
     async def marks(self, streams: Sequence[StreamId], key: str) -> tuple[Row, ...]:
         """The first record of each, and the one under a log key."""
         return await self._read(lambda on: reads.marks(on, streams, key))
+
+    async def heads(self, streams: Sequence[StreamId]) -> dict[StreamId, Head]:
+        """Where these streams end, those that exist."""
+        return await self._read(lambda on: reads.heads(on, streams))
 
     async def drop_snapshot(self, stream: StreamId) -> None:
         """Forget a snapshot; nothing else changes."""

@@ -357,6 +357,9 @@ FROM json_each(:streams) AS w CROSS JOIN streams AS s ON s.stream = w.value CROS
 UNION ALL SELECT s.stream, l.seq, l.at, l.kind, l.data, l.key, l.version
 FROM json_each(:streams) AS w CROSS JOIN streams AS s ON s.stream = w.value CROSS JOIN log AS l ON l.stream = s.id AND l.key = :key
 
+-- name: stream_heads
+SELECT s.stream, s.id, s.created_at, s.last_seq FROM json_each(?) AS w CROSS JOIN streams AS s ON s.stream = w.value
+
 -- name: title_put
 INSERT INTO titles (stream, title) VALUES (?, ?) ON CONFLICT DO UPDATE SET title = excluded.title
 

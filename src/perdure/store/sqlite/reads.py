@@ -11,7 +11,7 @@ from perdure.commit.changes import Pause
 from perdure.commit.plan import Blob, Snapshot
 from perdure.errors import Code, Error
 from perdure.ids import BlobHash, PromiseId, Seq, StreamId, Tenant, WorkerId
-from perdure.store.shapes import Diagnosis, InboxRow, Loaded, StreamInfo
+from perdure.store.shapes import Diagnosis, Head, InboxRow, Loaded, StreamInfo
 from perdure.store.sqlite.claims import find_worker, list_workers
 from perdure.store.sqlite.leases import Leases
 from perdure.store.sqlite.log import find_row, log_rows
@@ -130,6 +130,12 @@ def marks(on: Statements, streams: Sequence[StreamId], key: str) -> tuple[Row, .
     """The first record of each stream, and the one under a log key."""
     found = on.all("log_marks", {"streams": json.dumps(streams), "key": key})
     return tuple(row for stream, *cells in found for row in log_rows(stream, [tuple(cells)]))
+
+
+def heads(on: Statements, streams: Sequence[StreamId]) -> dict[StreamId, Head]:
+    """Where streams end."""
+    found = on.all("stream_heads", (json.dumps(streams),))
+    return {stream: Head(*head) for stream, *head in found}
 
 
 def _info(row: Cells, alive: set[WorkerId]) -> StreamInfo:

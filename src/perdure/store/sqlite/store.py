@@ -28,6 +28,7 @@ from perdure.store.shapes import (
     Claim,
     Counters,
     Diagnosis,
+    Head,
     Held,
     InboxRow,
     Intervened,
@@ -395,6 +396,10 @@ class SqliteStore:
     async def marks(self, streams: Sequence[StreamId], key: str) -> tuple[Row, ...]:
         """The first record of each, and the one under a log key."""
         return await self._reading().bulk(lambda on: reads.marks(on, streams, key))
+
+    async def heads(self, streams: Sequence[StreamId]) -> dict[StreamId, Head]:
+        """Where these streams end, those that exist."""
+        return await self._reading().bulk(lambda on: reads.heads(on, streams))
 
     async def drop_snapshot(self, stream: StreamId) -> None:
         """Forget a snapshot; nothing else changes."""

@@ -77,6 +77,30 @@ class ListingLaws:
         assert notes(rows) == [(4, "so")]
         assert await bench.store.marks([], PROCESS_END) == ()
 
+    async def test_where_many_end_is_one_look(self, bench: Bench) -> None:
+        one, two = await held(bench, "one"), await held(bench, "two")
+        asked = [stream_of("two"), stream_of("one"), stream_of("nowhere")]
+        before = await bench.store.heads(asked)
+        assert {stream: head.last_seq for stream, head in before.items()} == {one.stream: 1, two.stream: 1}
+        await bench.store.append(one.plan(note("a"), note("b")))
+        await bench.store.annotate(two.stream, note("c"))
+        after = await bench.store.heads(asked)
+        assert {stream: head.last_seq for stream, head in after.items()} == {one.stream: 3, two.stream: 2}
+        assert {head[:2] for head in after.values()} == {head[:2] for head in before.values()}
+        assert await bench.store.heads([]) == {}
+
+    async def test_a_stream_that_was_made_again_ends_elsewhere_though_it_is_as_long(self, bench: Bench) -> None:
+        await tagged(bench, "other")
+        await tagged(bench, "one")
+        (before,) = (await bench.store.heads([stream_of("one")])).values()
+        await bench.store.delete(stream_of("one"))
+        assert await bench.store.heads([stream_of("one")]) == {}
+        bench.clock.advance(1)
+        await tagged(bench, "one")
+        (after,) = (await bench.store.heads([stream_of("one")])).values()
+        assert after.last_seq == before.last_seq
+        assert after != before
+
     # --- what is live
 
     @pytest.mark.parametrize("how", ["owned", "with others", "annotated", "intervened", "sent"])
