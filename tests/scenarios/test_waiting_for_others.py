@@ -1,4 +1,4 @@
-"""Whoever waits for what another process does looks when there is something to see, and is not kept busy by all else."""
+"""Whoever waits for another process looks when there is something to see, and is not kept busy by all else."""
 
 from __future__ import annotations
 

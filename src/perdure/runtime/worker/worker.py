@@ -30,8 +30,8 @@ MANY = 32
 LONGEST_LINE = 256
 LINE_S = 1.0
 LOOK_SHARE = 0.02
-"""Where more than MANY are ready, finding out whose turn it is may cost more than serving. The order that was found stands
-then until so much of the time has gone into looking, and for a second at most."""
+"""Where more than MANY are ready, finding out whose turn it is may cost more than serving. The order that was found
+stands then until no more than this share of the time has gone into looking, and for a second at most."""
 
 
 class Worker:

@@ -63,10 +63,8 @@ class Vigil:
 
 def processors(system: Path = Path("/")) -> float:
     """How many processors this process may use, by its affinity and by the quotas of its control groups."""
-    if hasattr(os, "sched_getaffinity"):
-        allowed = len(os.sched_getaffinity(0))
-    else:
-        allowed = os.cpu_count() or 1
+    affinity = getattr(os, "sched_getaffinity", None)
+    allowed = len(affinity(0)) if affinity else os.cpu_count() or 1
     return min([float(allowed), *_quotas(system)])
 
 
