@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -14,7 +15,7 @@ from perdure.ids import WorkerId
 from perdure.store.aes_gcm import AesGcm
 from perdure.store.encoded import encoded
 from perdure.store.memory import MemoryStore
-from perdure.store.postgres import PostgresStore, writer
+from perdure.store.postgres import PostgresStore, appends, writer
 from perdure.store.protocol import Store
 from perdure.store.sqlite import SqliteStore
 from perdure.testing.clock import ManualClock
@@ -142,6 +143,15 @@ class TestPostgresAlone(TestPostgres):
     @pytest.fixture(autouse=True)
     def no_company(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(writer, "SOLO", 0)
+
+
+class TestPostgresTogether(TestPostgres):
+    """Every append goes as those of a crowd do."""
+
+    @pytest.fixture(autouse=True)
+    def never_alone(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(writer, "SOLO", sys.maxsize)
+        monkeypatch.setattr(appends.Chain, "lone", False)
 
 
 class TestSqliteEncoded(StoreLaws):

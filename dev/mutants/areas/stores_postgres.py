@@ -322,4 +322,25 @@ MUTANTS = [
         "",
         "tests/unit/store/test_postgres_vigil.py -k 'appends_alone'",
     ),
+    Mutant(
+        "a stale fence that comes with others writes on a database server",
+        "store/postgres/queries.sql",
+        "WHERE s.stream = p.stream AND s.fence = p.fence AND s.n = p.n - 1 AND s.owner = $6 AND s.last_seq = p.before",
+        "WHERE s.stream = p.stream AND $6::text <> '' AND s.last_seq = p.before",
+        f"{STORES}::TestPostgresTogether::test_a_stale_fence_writes_nothing",
+    ),
+    Mutant(
+        "those who go on together write over what others wrote",
+        "store/postgres/queries.sql",
+        "AND s.owner = $6 AND s.last_seq = p.before",
+        "AND s.owner = $6",
+        f"{STORES}::TestPostgresTogether",
+    ),
+    Mutant(
+        "who cannot go on as all others of a crowd do is not written with them",
+        "store/postgres/appends.py",
+        "        if len(chain.jobs) > 1 or not _goes_on(plan):\n            return False\n",
+        "",
+        f"{STORES}::TestPostgresTogether",
+    ),
 ]

@@ -145,10 +145,15 @@ async def test_appends_survive_a_cut_at_every_statement(
     assert await swept(store, saboteur, story) > 15
 
 
-async def test_a_crowd_of_appends_survives_a_cut(store: PostgresStore, saboteur: Saboteur) -> None:
+@pytest.mark.parametrize("known", [False, True])
+async def test_a_crowd_of_appends_survives_a_cut(store: PostgresStore, saboteur: Saboteur, known: bool) -> None:
+    """Those whose owners know where their streams end have a statement of their own."""
+
     async def story(name: str) -> None:
         claims = [await owned(store, f"{name}-{i}", ANN) for i in range(5)]
-        plans: list[Plan] = [plan(claim, ANN, n, entry(str(n))) for n in (1, 2, 3) for claim in claims]
+        plans: list[Plan] = [
+            plan(claim, ANN, n, entry(str(n)), known=n if known else 0) for n in (1, 2, 3) for claim in claims
+        ]
         receipts = await asyncio.gather(*(store.append(each) for each in plans))
         assert rows_of(receipts) == [(n + 1, n + 1) for n in (1, 2, 3) for _ in claims]
         for claim in claims:

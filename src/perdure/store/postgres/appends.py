@@ -107,7 +107,7 @@ class Chain:
     @property
     def alone(self) -> bool:
         """Whether it needs looks that the statement for many cannot take."""
-        twice = any(len(set(plan.consume)) != len(plan.consume) for plan in self.plans)
+        twice = any(len(set(plan.consume)) != len(plan.consume) for plan in self.plans if plan.consume)
         return self.first.is_rare or twice
 
 
@@ -122,8 +122,9 @@ def take(queue: deque[AppendJob], busy: Set[StreamId] = NOBODY) -> list[Chain]:
     plans = size = 0
     while queue and plans < MAX_PLANS and size < MAX_BYTES:
         job = queue.popleft()
-        stream, chain = job.item.stream, chains.get(job.item.stream)
-        if stream in waiting or (chain is not None and not chain.takes(job.item)):
+        plan, stream = job.item, job.item.stream
+        chain = chains.get(stream)
+        if stream in waiting or (chain is not None and not chain.takes(plan)):
             waiting.add(stream)
             rest.append(job)
             continue
@@ -132,8 +133,7 @@ def take(queue: deque[AppendJob], busy: Set[StreamId] = NOBODY) -> list[Chain]:
         else:
             chain.jobs.append(job)
         plans += 1
-        size += sum(len(entry.data) for entry in job.item.entries) + sum(len(blob.data) for blob in job.item.blobs)
-        size += sum(len(new.data) for new in job.item.sends)
+        size += sum([len(one.data) for held in (plan.entries, plan.blobs, plan.sends) for one in held])
     queue.extendleft(reversed(rest))
     return [chains[stream] for stream in sorted(chains)]  # one order for everybody who locks several rows
 
@@ -154,13 +154,12 @@ def shortest_way(job: AppendJob, leases: Leases, now: int) -> Callable[[Session]
 def _goes_on(plan: Plan) -> bool:
     """Whether there is nothing in it but one or two plain records of a worker that keeps what it has."""
     entries = plan.entries
-    return (
-        0 < len(entries) <= 2
-        and plan.is_progress
-        and not (plan.parked or plan.waits or plan.consume or plan.timers or plan.blobs or plan.snapshot)
-        and not plan.is_rare
-        and {(entry.key, entry.version) for entry in entries} == {(None, entries[0].version)}
-    )
+    if not 0 < len(entries) <= 2 or not plan.is_progress or plan.is_rare:
+        return False
+    if plan.parked or plan.waits or plan.consume or plan.timers or plan.blobs or plan.snapshot:
+        return False
+    first, last = entries[0], entries[-1]
+    return first.key is last.key is None and first.version == last.version
 
 
 async def _go_lone(on: Session, chain: Chain, leases: Leases, now: int) -> bool:
@@ -248,17 +247,59 @@ class _Extras:
 
 async def together(on: Session, chains: Sequence[Chain], leases: Leases, now: int) -> list[Chain]:
     """Write chains, all in one transaction, and keep their receipts. Those that come back were not written."""
+    moved = set[int]()
     if len(chains) == 1 and chains[0].lone and not leases.due([chains[0].first.worker]):
         moved = await _move_lone(on, 0, chains[0], now)
         on.counters.commits += 1
     else:
-        moved = await _move_many(on, chains, leases, now)
+        if _all_go_on(chains, leases):
+            moved = await _move_on(on, chains, now)
+            on.counters.commits += bool(moved)
+        if len(moved) < len(chains):
+            moved |= await _move_many(on, chains, leases, now, besides=moved)
     on.counters.plans += sum([len(chains[i].jobs) for i in moved])
     return [chain for i, chain in enumerate(chains) if i not in moved]
 
 
-async def _move_many(on: Session, chains: Sequence[Chain], leases: Leases, now: int) -> set[int]:
-    moving = [(i, chain) for i, chain in enumerate(chains) if not chain.alone]
+def _all_go_on(chains: Sequence[Chain], leases: Leases) -> bool:
+    """Whether they are plans of one worker, one a stream, with a few plain records each."""
+    first = chains[0].first
+    for chain in chains:
+        plan = chain.first
+        if len(chain.jobs) > 1 or not _goes_on(plan):
+            return False
+        if plan.worker != first.worker or plan.entries[0].version != first.entries[0].version:
+            return False
+    return not leases.is_due(first.worker)
+
+
+async def _move_on(on: Session, chains: Sequence[Chain], now: int) -> set[int]:
+    """Write those whose streams are where their owners think."""
+    plans = [(chain.first, chain.first.known_seq + chain.first.ahead) for chain in chains]
+    heads = [(plan.stream, plan.fence, plan.n, before, len(plan.entries)) for plan, before in plans]
+    rows = [
+        (i, seq, entry.at, entry.kind)
+        for i, (plan, before) in enumerate(plans, 1)
+        for seq, entry in enumerate(plan.entries, before + 1)
+    ]
+    first = plans[0][0]
+    moved = await on.all(
+        "append_on_many",
+        *_as_text(heads, (texts, numbers, numbers, numbers, numbers)),
+        *(first.worker, now, first.entries[0].version),
+        *_as_text(rows, (numbers, numbers, numbers, texts)),
+        *pieces([entry.data for plan, _ in plans for entry in plan.entries]),
+    )
+    places: set[int] = {i - 1 for (i,) in moved}
+    for place in places:
+        _keep_receipts(chains[place], plans[place][1], (), (), quiet=False)
+    return places
+
+
+async def _move_many(
+    on: Session, chains: Sequence[Chain], leases: Leases, now: int, *, besides: Set[int]
+) -> set[int]:  # fmt: skip
+    moving = [(i, chain) for i, chain in enumerate(chains) if i not in besides and not chain.alone]
     if not moving:
         return set()
     sending = any(plan.sends for _, chain in moving for plan in chain.plans)

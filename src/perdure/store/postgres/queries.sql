@@ -15,6 +15,24 @@ FROM moved AS m, (VALUES (1, $9::bigint, $10::text, $11::bytea), (2, $12::bigint
     AS e (place, at, kind, data)
 WHERE e.place <= $6 RETURNING seq
 
+-- name: append_on_many
+-- The same for many streams at once, of one worker: those that moved.
+WITH moved AS (
+    UPDATE perdure.streams AS s SET last_seq = p.before + p.rows, n = p.n, active = true, parked = false,
+        format = greatest(s.format, $8), updated_at = $7, served_at = (extract(epoch FROM clock_timestamp()) * 1000)::bigint
+    FROM unnest($1::text::text[], $2::text::bigint[], $3::text::bigint[], $4::text::bigint[], $5::text::int[])
+        WITH ORDINALITY AS p (stream, fence, n, before, rows, i)
+    WHERE s.stream = p.stream AND s.fence = p.fence AND s.n = p.n - 1 AND s.owner = $6 AND s.last_seq = p.before
+    RETURNING p.i, p.fence, p.n, s.id
+), written AS (
+    INSERT INTO perdure.log (stream, seq, at, kind, version, fence, n, data)
+    SELECT m.id, e.seq, e.at, e.kind, $8, m.fence, m.n, substring($13::bytea FROM e.start FOR e.size)
+    FROM unnest($9::text::int[], $10::text::bigint[], $11::text::bigint[], $12::text::text[], $14::text::int[], $15::text::int[])
+        AS e (i, seq, at, kind, start, size)
+    JOIN moved AS m ON m.i = e.i
+)
+SELECT m.i FROM moved AS m
+
 -- name: append_lone
 -- Up to four records of one plan and nothing else. What the owner does not know of is counted only if its stream is
 -- further than it thinks: how many of those rows are its own.
