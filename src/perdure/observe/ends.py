@@ -23,8 +23,16 @@ async def end_of(store: Store, stream: StreamId, turn: TurnId) -> Row | None:
 
 async def has_turn(store: Store, stream: StreamId, turn: TurnId) -> bool:
     """Whether a session has this turn: waiting in its inbox, or begun. In this order, as a turn goes that way."""
-    if any(isinstance(row.item, Input) and row.item.turn == turn for row in await store.inbox(stream)):
-        return True
+    return await waits(store, stream, turn) or await has_begun(store, stream, turn)
+
+
+async def waits(store: Store, stream: StreamId, turn: TurnId) -> bool:
+    """Whether this turn waits in the inbox of its session."""
+    return any(isinstance(row.item, Input) and row.item.turn == turn for row in await store.inbox(stream))
+
+
+async def has_begun(store: Store, stream: StreamId, turn: TurnId) -> bool:
+    """Whether a session has begun this turn."""
     return await store.find(stream, open_key(turn)) is not None
 
 

@@ -7,12 +7,16 @@ from typing import TYPE_CHECKING
 
 from perdure.errors import Code, Error
 from perdure.ids import InputId, TurnId
-from perdure.observe.ends import told
+from perdure.observe.ends import has_begun, told, waits
 from perdure.observe.hub import Subscription
 from perdure.runtime.sessions import verbs
 from perdure.runtime.shared import TurnResult, Waiter
+from perdure.store.shapes import StreamInfo
+from perdure.vocab.outcomes import LlmCallOutcome
+from perdure.vocab.records import TurnEnded
 
 if TYPE_CHECKING:
+    from perdure.runtime.runtime import Runtime
     from perdure.runtime.sessions.session import Session
 
 
@@ -37,27 +41,28 @@ async def _look_for_end(
 ) -> TurnResult | tuple[TurnId, InputId] | None:
     """The end of a turn that runs elsewhere, or nowhere yet, or who answers its input instead. None: it is or was here;
     look again."""
-    rt, stream = session.runtime, session.stream
+    rt, stream, begun_in = session.runtime, session.stream, None
     with rt.hub.subscribe(stream, live=False) as news:
         while not (here.done() or rt.drives(stream, turn)):
-            if (found := await _ended(session, turn)) is not None:
-                return found
-            if not await verbs.has(session, turn):
-                if (elsewhere := await verbs.whereabouts(session, input)) is not None:
-                    return elsewhere
-                raise no_turn(session, turn)
+            over, info = await told(rt.store, stream, turn), await rt.store.stream(stream)
+            if over is not None:
+                return _result(rt, over, info)
+            if info is None:
+                raise verbs.session_unknown(session.id)
+            made = (info.number, info.created_at)  # after a deletion it may be another session
+            if begun_in != made and not await waits(rt.store, stream, turn):
+                if not await has_begun(rt.store, stream, turn):
+                    if (elsewhere := await verbs.whereabouts(session, input)) is not None:
+                        return elsewhere
+                    raise no_turn(session, turn)
+                begun_in = made
             await _either(here, news)
     return here.result() if here.done() else None
 
 
-async def _ended(session: Session, turn: TurnId) -> TurnResult | None:
-    rt = session.runtime
-    over = await told(rt.store, session.stream, turn)
-    info = await rt.store.stream(session.stream)
-    if over is None and info is None:
-        raise verbs.session_unknown(session.id)
+def _result(rt: Runtime, over: tuple[TurnEnded, LlmCallOutcome | None], info: StreamInfo | None) -> TurnResult:
     agent = rt.agents.get(info.agent) if info else None
-    return TurnResult.of(*over, agent.output_as if agent else None) if over is not None else None
+    return TurnResult.of(*over, agent.output_as if agent else None)
 
 
 async def _either(here: Waiter, news: Subscription) -> None:
