@@ -227,18 +227,29 @@ class _Extras:
     @property
     def any(self) -> bool:
         """Whether there is anything."""
-        return bool(self.cleared or self.timed or self.reset or self.refs or self.snapshots or self.ended)
+        return bool(self.refs) or self.any_but_bytes
+
+    @property
+    def any_but_bytes(self) -> bool:
+        """Whether there is anything that `append` has no room for."""
+        return bool(self.cleared or self.timed or self.reset or self.snapshots or self.ended)
+
+    def bytes(self) -> list[object]:
+        """References, and what they refer to."""
+        blobs = [self.blobs[hash] for hash in sorted(self.blobs)]
+        return [
+            *_as_text(self.refs, (numbers, texts)),
+            *_as_text([(blob.hash, blob.media_type) for blob in blobs], (texts, texts)),
+            *pieces([blob.data for blob in blobs]),
+        ]
 
     def columns(self) -> list[object]:
         """Arguments of `append_more` behind the streams."""
-        blobs = [self.blobs[hash] for hash in sorted(self.blobs)]
         return [
             *_as_text(self.cleared, (numbers, texts)),
             *_as_text(self.timed, (numbers, texts, numbers)),
             *_as_text(self.reset, (numbers, texts, numbers)),
-            *_as_text(self.refs, (numbers, texts)),
-            *_as_text([(blob.hash, blob.media_type) for blob in blobs], (texts, texts)),
-            *pieces([blob.data for blob in blobs]),
+            *self.bytes(),
             *_as_text([(i, s.seq, s.code) for i, s in self.snapshots.items()], (numbers, numbers, texts)),
             *pieces([s.data for s in self.snapshots.values()]),
             numbers(self.ended),
@@ -307,15 +318,15 @@ async def _move_many(
     extras = _Extras()
     for i, chain in moving:
         extras.add(i, chain.plans)
-    if not waits and not extras.any and not sending:
-        moved = await _move(on, moving, leases, now)
+    if not waits and not extras.any_but_bytes and not sending:
+        moved = await _move(on, moving, extras, leases, now)
         on.counters.commits += 1
         return moved
     async with on.transaction():
         if waits:
             await on.all("promises_watch", waits)
-        moved = await _move(on, moving, leases, now)
-        if extras.any:
+        moved = await _move(on, moving, extras, leases, now)
+        if extras.any_but_bytes:
             await _write_more(on, chains, moved)
         if sending and moved:
             await _send_all(on, [job for i in sorted(moved) for job in chains[i].jobs if job.item.sends], now)
@@ -379,10 +390,12 @@ async def _move_lone(on: Session, i: int, chain: Chain, now: int) -> set[int]:
     return {i}
 
 
-async def _move(on: Session, moving: Sequence[tuple[int, Chain]], leases: Leases, now: int) -> set[int]:
+async def _move(
+    on: Session, moving: Sequence[tuple[int, Chain]], extras: _Extras, leases: Leases, now: int
+) -> set[int]:  # fmt: skip
     until = leases.end()
     renewed = leases.due(chain.first.worker for _, chain in moving)
-    rows = await on.all("append", *_arguments(moving, now), renewed, leases.lease_ms)
+    rows = await on.all("append", *_arguments(moving, now), renewed, leases.lease_ms, *extras.bytes())
     chains = dict(moving)
     for i, stream, before, met, own, quiet, leased, _ in rows:
         chain = chains[i]
@@ -437,6 +450,8 @@ async def _write_more(on: Session, chains: Sequence[Chain], moved: set[int]) -> 
     extras = _Extras()
     for i in sorted(moved):
         extras.add(i, chains[i].plans)
+    extras.refs.clear()  # they went with the records
+    extras.blobs.clear()
     if extras.any:
         places = sorted(moved)
         await on.all("append_more", numbers(places), texts(chains[i].first.stream for i in places), *extras.columns())

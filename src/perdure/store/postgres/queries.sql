@@ -98,6 +98,15 @@ WITH answered AS (
 ), leased AS (
     UPDATE perdure.workers AS k SET lease_until = (extract(epoch FROM clock_timestamp()) * 1000)::bigint + $29
     WHERE k.id = ANY ($28::text[]) AND k.id IN (SELECT m.worker FROM moved AS m) RETURNING k.id
+), held AS (
+    SELECT m.id, r.hash FROM unnest($30::text::int[], $31::text::text[]) AS r (i, hash) JOIN moved AS m ON m.i = r.i
+), stored AS (
+    INSERT INTO perdure.blobs (hash, media_type, data)
+    SELECT b.hash, b.media_type, substring($34::bytea FROM b.start FOR b.size)
+    FROM unnest($32::text::text[], $33::text::text[], $35::text::int[], $36::text::int[]) AS b (hash, media_type, start, size)
+    WHERE b.hash IN (SELECT h.hash FROM held AS h) ON CONFLICT DO NOTHING
+), referred AS (
+    INSERT INTO perdure.blob_refs (stream, hash) SELECT h.id, h.hash FROM held AS h ON CONFLICT DO NOTHING
 )
 SELECT m.i, m.id, m.before, m.met, CASE WHEN m.known < m.before THEN (
         SELECT count(*) FROM perdure.log AS l
