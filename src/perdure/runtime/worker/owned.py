@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Collection
+from dataclasses import dataclass
 from functools import partial
 from typing import Literal, Protocol, TypeAlias, TypeGuard
 
@@ -83,6 +84,41 @@ def _nobody_to_tell(_: TurnEnded) -> tuple[Delivery, ...]:
     return ()
 
 
+@dataclass(slots=True)
+class _Besides:
+    """What an append does besides writing down facts. Most do nothing, so this is made by the first that does."""
+
+    consume: tuple[int, ...] = ()
+    timers: tuple[SetTimer | ClearTimer, ...] = ()
+    sends: tuple[Delivery, ...] = ()
+    blobs: tuple[Blob, ...] = ()
+    drops: tuple[BlobHash, ...] = ()
+    snapshot: Snapshot | None = None
+    asks: tuple[Ask, ...] = ()
+    uses: tuple[PromiseId, ...] = ()
+    unless: tuple[str, ...] = ()
+    prunes: Prune | None = None
+    on_trial: bool = False
+    recovers: bool = False
+
+    def added_to(self, plan: Plan) -> Plan:
+        """A plan of facts, with all of this."""
+        return replace(
+            plan,
+            consume=self.consume,
+            timers=self.timers,
+            sends=self.sends,
+            blobs=self.blobs,
+            drops=self.drops,
+            snapshot=self.snapshot,
+            asks=self.asks,
+            uses=self.uses,
+            unless=self.unless,
+            prunes=self.prunes,
+            recovers=self.recovers,
+        )
+
+
 class OwnedStream:
     """The writing end of one stream, for as long as the fence holds. It is the ledger of a journaled controller.
 
@@ -127,18 +163,7 @@ class OwnedStream:
         self._records: list[Record] = []
         self._entries: list[Entry] = []
         self._bytes = 0
-        self._consume: tuple[int, ...] = ()
-        self._timers: tuple[SetTimer | ClearTimer, ...] = ()
-        self._sends: tuple[Delivery, ...] = ()
-        self._blobs: tuple[Blob, ...] = ()
-        self._drops: tuple[BlobHash, ...] = ()
-        self._snapshot: Snapshot | None = None
-        self._asks: tuple[Ask, ...] = ()
-        self._uses: tuple[PromiseId, ...] = ()
-        self._unless: tuple[str, ...] = ()
-        self._prunes: Prune | None = None
-        self._on_trial = False
-        self._recovers = False
+        self._besides: _Besides | None = None
         self._dirty = False
 
     # --- submitting
@@ -159,65 +184,76 @@ class OwnedStream:
                     sends = (*sends, *self.on_end(record))
         for new in sends:
             size += len(new.data)
-        rows = len(self._entries) + len(self._sends)
+        rows = len(self._entries) + (len(self._besides.sends) if self._besides else 0)
         if rows and (self._bytes + size > SOFT_BYTES or rows + len(entries) + len(sends) > SOFT_ROWS):
             self.flush()
         self.active = active
         self._records += records
         self._entries += entries
         self._bytes += size
-        self._consume += consume
-        self._sends += sends
+        if consume or sends:
+            also = self._also()
+            also.consume += consume
+            also.sends += sends
         self._touch()
 
     def timer(self, *timers: SetTimer | ClearTimer) -> None:
         """Set or clear timers in the same append."""
-        self._timers += timers
+        self._also().timers += timers
         self._touch()
 
     def blob(self, *blobs: Blob) -> None:
         """Store bytes in the same append."""
-        self._blobs += blobs
-        self._drops = tuple([hash for hash in self._drops if hash not in {blob.hash for blob in blobs}])
+        also = self._also()
+        also.blobs += blobs
+        also.drops = tuple([hash for hash in also.drops if hash not in {blob.hash for blob in blobs}])
         self._touch()
 
     def drop(self, *hashes: BlobHash) -> None:
         """Give up references to bytes in the same append; what was to be stored by it is not."""
-        self._blobs = tuple([blob for blob in self._blobs if blob.hash not in hashes])
-        self._drops += hashes
+        also = self._also()
+        also.blobs = tuple([blob for blob in also.blobs if blob.hash not in hashes])
+        also.drops += hashes
         self._touch()
 
     def ask(self, *asks: Ask) -> None:
         """Ask people, in the same append as the record that says what."""
-        self._asks += asks
+        self._also().asks += asks
         self._touch()
 
     def need(self, uses: tuple[PromiseId, ...], unless: tuple[str, ...], *, on_trial: bool = False) -> None:
         """What was submitted since the last append needs these answers, and that nobody has forbidden it. If it is
         refused for that, and was on trial, it is withdrawn."""
-        self._uses += uses
-        self._unless += unless
-        self._on_trial = self._on_trial or on_trial
+        also = self._also()
+        also.uses += uses
+        also.unless += unless
+        also.on_trial = also.on_trial or on_trial
         self._touch()
 
     def part(self) -> None:
         """If what was submitted needs somebody's leave, nothing that comes later shall be refused with it."""
-        if self._uses or self._unless:
+        if self._besides and (self._besides.uses or self._besides.unless):
             self.flush()
 
     def recover(self) -> None:
         """What is submitted until the next append is what a worker that is gone has left: no progress."""
-        self._recovers = True
+        self._also().recovers = True
 
     def snapshot(self, snapshot: Snapshot) -> None:
         """Keep a fold in the same append."""
-        self._snapshot = snapshot
+        self._also().snapshot = snapshot
         self._touch()
 
     def prune(self, prune: Prune) -> None:
         """Take something out of the log, in the same append as the record that says so."""
-        self._prunes = prune
+        self._also().prunes = prune
         self._touch()
+
+    def _also(self) -> _Besides:
+        """What the next append does besides."""
+        if self._besides is None:
+            self._besides = _Besides()
+        return self._besides
 
     def _touch(self) -> None:
         self._dirty = True
@@ -245,7 +281,7 @@ class OwnedStream:
 
     def unpark(self, *, at_once: bool) -> None:
         """The turn goes on: forget when it should have been woken, at once or with whatever is written next."""
-        self._timers += (ClearTimer(PARK),)
+        self._also().timers += (ClearTimer(PARK),)
         if at_once:
             self._touch()
 
@@ -256,31 +292,23 @@ class OwnedStream:
         if self.error or not (self._dirty or lease == "release"):
             return
         self._n += 1
-        records, on_trial = tuple(self._records), self._on_trial
+        records, besides = tuple(self._records), self._besides
         plan = Plan(
             stream=self.stream,
             worker=self.worker,
             fence=self.fence,
             n=self._n,
             entries=tuple(self._entries),
-            consume=self._consume,
-            timers=self._timers,
-            sends=self._sends,
-            blobs=self._blobs,
-            drops=self._drops,
-            snapshot=self._snapshot,
             known_seq=self.known_seq,
             ahead=self._ahead,
             waits=waits,
             lease=lease,
             active=self.active and not parked,
             parked=parked,
-            asks=self._asks,
-            uses=self._uses,
-            unless=self._unless,
-            recovers=self._recovers,
-            prunes=self._prunes,
         )
+        on_trial = False
+        if besides is not None:
+            plan, on_trial = besides.added_to(plan), besides.on_trial
         self._reset()
         if self._held is None:
             self._send(plan, records, on_trial=on_trial)
@@ -363,7 +391,9 @@ class OwnedStream:
         records = self._in_flight.pop()
         self._ahead -= len(records)
         self._n -= 1
-        self._timers = (*plan.timers, *self._timers)
+        if plan.timers:
+            also = self._also()
+            also.timers = (*plan.timers, *also.timers)
         self._waiting = deque((n - 1 if n >= plan.n else n, waiter) for n, waiter in self._waiting)
         self.listener.withdrawn(records, problem)
         self._go_on()
