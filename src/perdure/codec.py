@@ -21,9 +21,13 @@ Json: TypeAlias = Any
 
 T = TypeVar("T")
 
-_encoder = msgspec.json.Encoder()
 _any = msgspec.json.Decoder()
-_canonical = msgspec.json.Encoder(order="sorted")
+
+encode = msgspec.json.Encoder().encode
+"""Compact JSON of a value already known to be encodable."""
+
+canonical = msgspec.json.Encoder(order="sorted").encode
+"""The one byte string that stands for this value, whatever the order of its keys."""
 
 
 SEALED = b"\x00perdure-sealed-1\x00"
@@ -38,11 +42,6 @@ def sealed(what: str) -> Error:
         because="this runtime was opened without a codec",
         hint="open it with Runtime(codec=...); on the command line, PERDURE_CODEC=module:name names one",
     )
-
-
-def encode(value: object) -> bytes:
-    """Compact JSON of a value already known to be encodable."""
-    return _encoder.encode(value)
 
 
 def decode(data: bytes | str, type: type[T] | Any = Any) -> T | Any:
@@ -85,11 +84,6 @@ def head_of(text: str, limit_bytes: int) -> str:
         else:
             high = middle - 1
     return text[:low]
-
-
-def canonical(value: object) -> bytes:
-    """The one byte string that stands for this value, whatever the order of its keys."""
-    return _canonical.encode(value)
 
 
 def digest(value: object) -> str:
@@ -146,7 +140,7 @@ def _plain(value: object) -> Json:
 
 
 def _round_trip(plain: Json) -> tuple[Json, bytes]:
-    data = _encoder.encode(plain)
+    data = encode(plain)
     return _any.decode(data), data
 
 

@@ -18,7 +18,7 @@ from perdure.inbox.admit import Admission, Admitted, Conflict, Delivery
 from perdure.vocab.blobs import Blob, blob_of
 from perdure.vocab.log_keys import PROCESS_END, key_of
 from perdure.vocab.promises import Ok, PromiseState, Resolution
-from perdure.vocab.records import FORMAT, Record, Row, SessionOpened, kind_of, read, write
+from perdure.vocab.records import FORMAT, Record, Row, SessionOpened, kind_of, write_readable
 
 __all__ = [  # blobs are said in one breath with plans
     "MAX_COMMIT_BYTES",
@@ -73,13 +73,12 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
         Raises:
             Error: `invalid_argument` for a record that could be written and never be read again.
         """
-        kind, data = kind_of(record), write(record)
         try:
-            read(kind, data)
+            kind, data = write_readable(record)
         except Error as problem:
             raise Error(
                 Code.INVALID_ARGUMENT,
-                f"a {kind} record has a value of the wrong kind; nothing was written",
+                f"a {kind_of(record)} record has a value of the wrong kind; nothing was written",
                 because=problem.because,
             ) from None
         return Entry(kind, data, at, key_of(record))

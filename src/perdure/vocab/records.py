@@ -427,6 +427,17 @@ def write(record: Record) -> bytes:
     return b"{" + rest.removeprefix(b",")
 
 
+def write_readable(record: Record) -> tuple[str, bytes]:
+    """The kind of a record, and the record as it is stored, once it was read back.
+
+    Raises:
+        Error: as `read` does, for a record that could be written and never be read again.
+    """
+    kind, data = _kinds[type(record)], write(record)
+    read_stored(_decoders[kind], data, what="record")
+    return kind, data
+
+
 _TAG_BYTES = len('{"type":""')
 
 
