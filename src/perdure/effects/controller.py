@@ -103,7 +103,7 @@ class Ledger(Protocol):
         """Put facts into the stream, in order, now; durable later, together with what they send to other streams."""
         ...
 
-    async def durable(self) -> None:
+    def durable(self) -> Awaitable[None]:
         """Wait until everything submitted so far is durable."""
         ...
 
@@ -125,7 +125,7 @@ class InlineController:
 
     async def execute(self, envelope: Envelope, local: Local | None, care: Care | None = None) -> Outcome:
         """Run the effect. Twice is twice."""
-        return await _run(envelope, local)
+        return _fitting(envelope, await _asked(envelope, local))
 
 
 class Begun(msgspec.Struct, frozen=True):
@@ -189,7 +189,7 @@ class JournaledController:
                 while not self.ledger.lease_live():
                     await self.ledger.reassert()
             try:
-                return await _run(begun.envelope, local)
+                return _fitting(begun.envelope, await _asked(begun.envelope, local))
             except NotDispatched:  # the lease lapsed while the call waited for its turn to start
                 await self.ledger.reassert()
 
@@ -241,7 +241,8 @@ def _started(envelope: Envelope, fingerprint: str, care: Care, worker: WorkerId)
     )
 
 
-async def _run(envelope: Envelope, local: Local | None) -> Outcome:
+def _asked(envelope: Envelope, local: Local | None) -> Awaitable[Outcome]:
+    """The world's answer, to be awaited by whoever asks: a coroutine around it would be one more to wake."""
     if local is None:
         raise Error(
             Code.RUNTIME_EFFECT_LOCAL_EXECUTOR_UNAVAILABLE, f"nobody here can perform a {envelope.kind.value} effect"
@@ -251,7 +252,10 @@ async def _run(envelope: Envelope, local: Local | None) -> Outcome:
             Code.RUNTIME_EFFECT_LOCAL_EXECUTOR_MISMATCH,
             f"a {local.kind.value} executor was given a {envelope.kind.value} effect",
         )
-    outcome = await local.run(envelope)
+    return local.run(envelope)
+
+
+def _fitting(envelope: Envelope, outcome: Outcome) -> Outcome:
     if outcome.kind is not envelope.kind:
         raise Error(
             Code.RUNTIME_EFFECT_WRONG_OUTCOME,

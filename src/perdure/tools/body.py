@@ -149,7 +149,7 @@ class Body:
         if effect not in STEP_CARE:
             raise Error(Code.INVALID_ARGUMENT, f"effect={effect!r} of step {name!r} does not exist")
         outcome = await self._step(name, given, call, STEP_CARE[effect], in_loop=in_loop, leave=leave)
-        return endings.step_value(name, outcome)
+        return endings.step_value(name, into_durable_step(outcome))
 
     def inner(self, place: Place) -> Body:
         """A body that lives inside this one: it waits where this one waits, and what ends this one ends it."""
@@ -173,9 +173,9 @@ class Body:
         deadline_at = begun.deadline_at if begun else fresh
         left_ms = None if deadline_at is None else deadline_at - now
         care = Care(effect="resumable", deadline_at=deadline_at)
-        await self._step(name, given, lambda: enter(left_ms), care, in_loop=True, leave=leave)
+        into_durable_step(await self._step(name, given, lambda: enter(left_ms), care, in_loop=True, leave=leave))
 
-    async def _step(
+    def _step(
         self,
         name: str,
         given: Json,
@@ -184,7 +184,8 @@ class Body:
         *,
         in_loop: bool,
         leave: Callable[[], None] | None,
-    ) -> DurableStepOutcome:
+    ) -> Awaitable[Outcome]:
+        """A step, to be awaited at once: its name is taken, and whatever allows it is used up."""
         self._reserve("step", name)
         command = DurableStep(step_id=name, input=self._veil.json(checked_input(name, given)))
         described = self._described("step", name, command, "durable-step", name)
@@ -204,7 +205,7 @@ class Body:
         if leave is not None:
             leave()
             care = msgspec.structs.replace(care, leave=True)
-        return into_durable_step(await self._execute(described, run, care))
+        return self._execute(described, run, care)
 
     def now(self) -> Json:
         """The time as text."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Iterable, Sequence
 
 from msgspec.structs import replace
 
@@ -153,9 +153,9 @@ class TurnDriver:
         left = [one.bought for site in sites for one in site.left.values()]
         return replace(self.turn, usage=sum((*spent, *left), self.turn.usage))
 
-    async def durable(self) -> None:
+    def durable(self) -> Awaitable[None]:
         """Wait until everything submitted so far is durable."""
-        await self.owned.durable()
+        return self.owned.durable()
 
     def keep(self, *blobs: Blob) -> None:
         """Store bytes with the next append."""
