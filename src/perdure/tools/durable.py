@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import os
 import random
 from collections.abc import Awaitable, Callable, Iterable
@@ -16,7 +15,7 @@ from perdure.errors import Code, Error
 from perdure.ids import CallId, check_id, join
 from perdure.tools.body import Body
 from perdure.tools.durations import duration_ms
-from perdure.tools.steps import StepEffect
+from perdure.tools.steps import StepEffect, runs_in_loop
 from perdure.vocab.promises import AwaitEventKey
 
 if TYPE_CHECKING:
@@ -83,14 +82,14 @@ class DurableOps:
         if not callable(fn):
             raise Error(Code.INVALID_ARGUMENT, f"the step {name!r} is a function, not {type(fn).__name__}")
         given: Json = [list(args), kwargs] if kwargs else list(args)
-        in_loop = inspect.iscoroutinefunction(fn)
+        in_loop = runs_in_loop(fn)
         return await self.durable_effects().step(name, given, lambda: fn(*args, **kwargs), effect, in_loop=in_loop)
 
     async def run_json(
         self, step_id: str, input: Json, fn: Callable[[Json], Json | Awaitable[Json]], *, effect: StepEffect = "once"
     ) -> Json:
         """A step in its plainest form: `fn(input)`, JSON in and JSON out."""
-        in_loop = inspect.iscoroutinefunction(fn)
+        in_loop = runs_in_loop(fn)
         return await self.durable_effects().step(step_id, input, lambda: fn(input), effect, in_loop=in_loop)
 
     async def map(

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import TypeAlias, cast
+
+import msgspec
 
 from perdure import codec
 from perdure.codec import Json
@@ -15,16 +16,14 @@ MAX_DEPTH = 200
 """A deeper value could be written to the log but not be read back from it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Kept:
+class Kept(msgspec.Struct, frozen=True):
     """The result as plain JSON, and how many bytes it is."""
 
     value: Json
     size: int
 
 
-@dataclass(frozen=True, slots=True)
-class Unstorable:
+class Unstorable(msgspec.Struct, frozen=True):
     """Which part of the result JSON cannot carry, and why."""
 
     path: str

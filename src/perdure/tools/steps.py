@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Awaitable, Callable
-from typing import Literal
+from types import CoroutineType, FunctionType
+from typing import Literal, TypeGuard
 
 from perdure.effects.controller import Care, Ledger, NotDispatched
 from perdure.tools.endings import Parked
@@ -40,13 +41,29 @@ async def run(call: Callable[[], object], *, in_loop: bool, life: Life, ledger: 
     try:
         value = call()
         for _ in range(2):  # a function that is awaited may return what must be; not for ever: a pool returns itself
-            if inspect.isawaitable(value):
+            if _is_awaitable(value):
                 value = await value
         return Returned(value)
     except (asyncio.CancelledError, Parked):
         raise
     except BaseException as error:  # noqa: BLE001 - how a step ended is judged by the caller
         return Raised(error)
+
+
+def runs_in_loop(fn: Callable[..., object]) -> bool:
+    """Whether it is called in the event loop: as `inspect` says, which need not be asked about an `async def`."""
+    if type(fn) is FunctionType and fn.__code__.co_flags & inspect.CO_COROUTINE:
+        return True
+    return inspect.iscoroutinefunction(fn)
+
+
+_PLAIN = frozenset({type(None), bool, int, float, str, list, dict, tuple})
+
+
+def _is_awaitable(value: object) -> TypeGuard[Awaitable[object]]:
+    """As `inspect` says; what almost every step gives is known by its type, without asking that."""
+    kind = type(value)
+    return kind is CoroutineType or (kind not in _PLAIN and inspect.isawaitable(value))
 
 
 async def _in_thread(call: Callable[[], object], life: Life, ledger: Ledger, threads: ToolThreads) -> Ended:

@@ -16,23 +16,22 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
+import msgspec
 
-@dataclass(frozen=True, slots=True)
-class Returned:
+
+class Returned(msgspec.Struct, frozen=True):
     """The function came back with a value."""
 
     value: object
 
 
-@dataclass(frozen=True, slots=True)
-class Raised:
+class Raised(msgspec.Struct, frozen=True):
     """The function came back with an exception, of whatever kind."""
 
     error: BaseException
 
 
-@dataclass(frozen=True, slots=True)
-class NotStarted:
+class NotStarted(msgspec.Struct, frozen=True):
     """The function was never called."""
 
     reason: str
