@@ -59,7 +59,10 @@ def without_keys(text: str) -> str:
 
 def join(*parts: str) -> str:
     """One key out of many names; every part is escaped, so different tuples always give different keys."""
-    return ":".join([_escape(part) if "%" in part or ":" in part or "/" in part else part for part in parts])
+    plain = ":".join(parts)
+    if "%" not in plain and "/" not in plain and plain.count(":") == len(parts) - 1:
+        return plain  # as mostly: nothing in them to escape
+    return ":".join([_escape(part) for part in parts])
 
 
 def _escape(part: str) -> str:
