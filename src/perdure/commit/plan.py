@@ -390,7 +390,11 @@ def check_budget(plan: Plan) -> int:
     Raises:
         Error: `store_commit_byte_budget_exceeded` or `store_commit_row_budget_exceeded`.
     """
-    size = sum([len(entry.data) for entry in plan.entries]) + sum([len(new.data) for new in plan.sends])
+    size = 0
+    for entry in plan.entries:
+        size += len(entry.data)
+    for new in plan.sends:
+        size += len(new.data)
     if size > MAX_COMMIT_BYTES:
         raise Error(
             Code.STORE_COMMIT_BYTE_BUDGET_EXCEEDED,

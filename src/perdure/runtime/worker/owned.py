@@ -184,8 +184,7 @@ class OwnedStream:
                     sends = (*sends, *self.on_end(record))
         for new in sends:
             size += len(new.data)
-        rows = len(self._entries) + (len(self._besides.sends) if self._besides else 0)
-        if rows and (self._bytes + size > SOFT_BYTES or rows + len(entries) + len(sends) > SOFT_ROWS):
+        if (self._entries or self._besides) and not self._has_room(size, len(entries) + len(sends)):
             self.flush()
         self.active = active
         self._records += records
@@ -196,6 +195,11 @@ class OwnedStream:
             also.consume += consume
             also.sends += sends
         self._touch()
+
+    def _has_room(self, size: int, rows: int) -> bool:
+        """Whether this much more may be written with what there is. Whatever comes first always may."""
+        there = len(self._entries) + (len(self._besides.sends) if self._besides else 0)
+        return not there or (self._bytes + size <= SOFT_BYTES and there + rows <= SOFT_ROWS)
 
     def timer(self, *timers: SetTimer | ClearTimer) -> None:
         """Set or clear timers in the same append."""
