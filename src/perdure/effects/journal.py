@@ -124,6 +124,8 @@ class EffectJournal:
         """May this effect run? The fingerprint is compared before anything else; the record keeps its beginning."""
         effect = EffectId(envelope.id)
         started, settled = self._started.get(effect), self._settled.get(effect)
+        if started is None and settled is None:
+            return Claimed()  # as almost always: there is nothing to compare with
         stored = (settled and settled.fingerprint) or (started and started.fingerprint) or ""
         if not fingerprint.startswith(stored):
             return _violation(envelope, fingerprint, stored, started.command if started else None)

@@ -79,7 +79,7 @@ class Veil:
 
     def json(self, value: Json) -> Json:
         """A JSON value without the values, wherever they are in it: as text, in text, as a number or as a name."""
-        if not self._values:
+        if not self._seen.get(self._stream):
             return value
         if isinstance(value, str):
             return self.text(value)

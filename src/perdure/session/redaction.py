@@ -191,16 +191,16 @@ def _step(value: Json) -> Json:
             return PLACEHOLDER
 
 
-def caches_of(record: Record) -> Iterator[BlobHash]:
+def caches_of(record: Record) -> tuple[BlobHash, ...]:
     """Stored bytes that a record names and does not need: how an interpreter stood, and which variables it left. They
     may hold whatever a program was told."""
     match record:
         case EffectSettled(outcome=CheckpointOutcome(delivery=str(hash))):
-            yield BlobHash(hash)
+            return (BlobHash(hash),)
         case EffectSettled(outcome=SyncOutcome(sync={"hash": str(hash)})):
-            yield BlobHash(hash)
+            return (BlobHash(hash),)
         case _:
-            return
+            return ()
 
 
 def blobs_of(value: object) -> Iterator[BlobHash]:

@@ -128,14 +128,16 @@ class Life:
         """It touches the world."""
         self.running += 1
         self._quiet.clear()
-        self._tell_above()
+        if self._above is not None:
+            self._tell_above()
 
     def ended(self) -> None:
         """What it had begun is over."""
         self.running -= 1
         if not self.running:
             self._quiet.set()
-        self._tell_above()
+        if self._above is not None:
+            self._tell_above()
         self._changed()
 
     def rest(self) -> None:

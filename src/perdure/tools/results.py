@@ -45,7 +45,8 @@ def _keep(value: object) -> Kept | Unstorable:
     try:
         # As it is read back: a live call must return exactly what a replay of it will.
         plain, written = codec.as_stored(value)
-        if written.count(b"[") + written.count(b"{") > MAX_DEPTH and not _depth_within(plain, MAX_DEPTH):
+        may_be_deep = len(written) > MAX_DEPTH and written.count(b"[") + written.count(b"{") > MAX_DEPTH
+        if may_be_deep and not _depth_within(plain, MAX_DEPTH):
             return Unstorable("$", f"it is nested more than {MAX_DEPTH} levels deep")
     except Error as problem:
         path = str(problem.details.get("path", "$"))

@@ -110,7 +110,7 @@ class Waits:
     def touch(self, owner: EffectId) -> None:
         """Something began or ended on behalf of this effect: news if it waits, as it may have nothing else left."""
         self._touched[owner] = asyncio.get_running_loop().time()
-        if self.waiting(owner):
+        if self._open and self.waiting(owner):
             self._changed()
 
     @property
