@@ -348,7 +348,7 @@ class Envelope(Value, frozen=True):
             )
         if isinstance(self.command, CallTools) and self.command.batch.is_empty:
             raise Error(Code.RUNTIME_EFFECT_TOOL_BATCH_EMPTY, "a batch of tool calls has no call in it")
-        if not self.invocation.replay_key:
+        if (replay := self.invocation.replay) is None or not replay.key:
             raise Error(Code.RUNTIME_EFFECT_REPLAY_REQUIRED, "an effect envelope needs a replay key")
 
     @property

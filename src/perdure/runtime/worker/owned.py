@@ -369,17 +369,16 @@ class OwnedStream:
         """Whoever waits for the n-th append goes on. At once: with what they submit then as one append."""
         ticks, self._scheduled = self._scheduled, self._scheduled or at_once
         try:
-            while (waiter := self._waits_for(n)) is not None:
-                _wake(waiter, at_once=at_once)
+            self._wake_up_to(n, at_once=at_once)
         finally:
-            while (waiter := self._waits_for(n)) is not None:  # whoever went on has ended the event loop
-                _wake(waiter)
+            self._wake_up_to(n)  # whoever went on has ended the event loop, if there is anybody left
             if at_once and not ticks:
                 self._tick()
 
-    def _waits_for(self, n: int) -> asyncio.Future[Error | None] | None:
-        """The next who waits for the n-th append, or one before."""
-        return self._waiting.popleft()[1] if self._waiting and self._waiting[0][0] <= n else None
+    def _wake_up_to(self, n: int, *, at_once: bool = False) -> None:
+        """Wake those who wait for the n-th append, or one before."""
+        while self._waiting and self._waiting[0][0] <= n:
+            _wake(self._waiting.popleft()[1], at_once=at_once)
 
     async def _withdraw(self, plan: Plan, problem: Error) -> None:
         """It was judged, and has no leave: nothing of it was written, nothing was handed over behind it. Whoever
@@ -401,8 +400,7 @@ class OwnedStream:
         self._waiting = deque((n - 1 if n >= plan.n else n, waiter) for n, waiter in self._waiting)
         self.listener.withdrawn(records, problem)
         self._go_on()
-        while (waiter := self._waits_for(plan.n - 1)) is not None:
-            _wake(waiter)
+        self._wake_up_to(plan.n - 1)
 
     def _go_on(self) -> None:
         """What was on trial is judged: hand over what had to wait for that."""
