@@ -36,7 +36,7 @@ from perdure.vocab.records import (
     TurnEnded,
     TurnOpened,
 )
-from perdure.vocab.refs import EffectRef, is_part
+from perdure.vocab.refs import PART, EffectRef
 
 UNCERTAIN = "interrupted: the call was dispatched and its result is uncertain; do not retry it automatically"
 NOT_EXECUTED = "interrupted: the tool was not executed before recovery; it is safe to retry"
@@ -98,7 +98,7 @@ def turn_view(records: Iterable[Record]) -> TurnView:
     """The messages of one turn, from any prefix of its records."""
     reading = _Reading()
     for record in records:
-        if not (isinstance(record, _EFFECTS) and is_part(record.id)):  # what a body records of itself is not shown
+        if not (isinstance(record, _EFFECTS) and PART in record.id):  # what a body records of itself is not shown
             _read(reading, record)
     user: tuple[Part, ...] = (*(Text(text=note) for note in reading.notes), *reading.said)
     messages = [Message(role="user", parts=user)] if user else []

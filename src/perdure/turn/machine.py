@@ -82,7 +82,7 @@ from perdure.vocab.records import (
     TurnEnded,
     TurnOpened,
 )
-from perdure.vocab.refs import EffectRef, is_part
+from perdure.vocab.refs import PART, EffectRef
 from perdure.vocab.tools import RetryPolicy
 
 MAX_REDISPATCHES = 3
@@ -158,8 +158,8 @@ def _owed_by_call(turn: Turn, call: Call) -> Owed:
 
 def advance(turn: Turn, record: Record) -> Turn:
     """Fold one record into the turn. Total: a record that does not fit is an error."""
-    if isinstance(record, _EFFECTS) and is_part(record.id):  # most records of a turn whose bodies have steps
-        return _on_part(turn, record)
+    if isinstance(record, _EFFECTS) and PART in record.id:  # most records of a turn whose bodies have steps
+        return turn if isinstance(record, EffectStarted) else _on_settled_part(turn, record)
     match turn.phase, record:
         case _, InputAdmitted(joins=True):
             return replace(turn, fruitless=0)  # somebody gave it a new direction
@@ -210,9 +210,9 @@ def refolded(turn: Turn, records: Sequence[Record]) -> Turn:
     return turn
 
 
-def _on_part(turn: Turn, record: EffectStarted | EffectSettled) -> Turn:
+def _on_settled_part(turn: Turn, record: EffectSettled) -> Turn:
     """What a body records of itself concerns its re-entry, not what the turn owes; only what it spent is the turn's."""
-    if isinstance(record, EffectSettled) and isinstance(record.outcome, DirectOutcome):
+    if isinstance(record.outcome, DirectOutcome):
         return replace(turn, usage=turn.usage + record.outcome.bought)
     return turn
 

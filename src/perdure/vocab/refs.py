@@ -168,9 +168,13 @@ def part_beside(effect: EffectId, kind: PartKind) -> EffectId:
     return EffectId(f"{body}/{kind}:{part.partition(':')[2]}")
 
 
+PART = "/"
+"""What is in the id of every part of a body, and in no other: for whoever asks of very many."""
+
+
 def is_part(effect: EffectId, kind: PartKind | None = None) -> bool:
     """Whether an effect id names a part (of this kind) of a call's body, rather than something the turn itself owes."""
-    return "/" in effect and (kind is None or effect.partition("/")[2].startswith(f"{kind}:"))
+    return PART in effect and (kind is None or effect.partition("/")[2].startswith(f"{kind}:"))
 
 
 def parse_ref(effect: EffectId) -> EffectRef | PartRef:

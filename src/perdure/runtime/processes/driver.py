@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, cast
 
@@ -134,9 +134,9 @@ class ProcessDriver:
             self._signals.fold(record)
         self._owned.submit(*records, sends=sends)
 
-    async def durable(self) -> None:
+    def durable(self) -> Awaitable[None]:
         """Wait until everything submitted so far is durable."""
-        await self._owned.durable()
+        return self._owned.durable()
 
     def lease_live(self) -> bool:
         """Whether our lease has certainly not lapsed."""
