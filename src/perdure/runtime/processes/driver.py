@@ -132,7 +132,7 @@ class ProcessDriver:
         """Hand facts to the stream."""
         for record in records:
             self._signals.fold(record)
-        self._owned.submit(*records, sends=sends)
+        self._owned.submit_all(records, sends=sends)
 
     def durable(self) -> Awaitable[None]:
         """Wait until everything submitted so far is durable."""

@@ -144,7 +144,7 @@ class TurnDriver:
             self.owned.recover()
         if self.turn.ended is not None:
             self._drop_caches()
-        self.owned.submit(*records, sends=sends)
+        self.owned.submit_all(records, sends=sends)
 
     def so_far(self) -> Turn:
         """The turn with what its running calls have bought and nobody has recorded yet."""

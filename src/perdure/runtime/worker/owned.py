@@ -172,6 +172,12 @@ class OwnedStream:
         """Put facts into the stream, in order. `consume` takes their inbox rows away in the same append, and `sends`
         are put into the inboxes of other streams by it; the verdicts are in its receipt.
         """
+        self.submit_all(records, consume, sends)
+
+    def submit_all(
+        self, records: tuple[Record, ...], consume: tuple[int, ...] = (), sends: tuple[Delivery, ...] = ()
+    ) -> None:
+        """The same, for whoever has them together."""
         now, size, active = self._clock.wall_ms(), 0, self.active
         entries: list[Entry] = []
         for record in records:
