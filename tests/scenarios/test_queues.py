@@ -383,6 +383,36 @@ async def test_workers_that_stand_at_one_long_line_serve_everybody_once(
     assert sorted(door.visits) == names
 
 
+async def test_a_worker_that_gets_nothing_of_a_long_line_looks_again_later(
+    new_store: NewStore, stack: AsyncExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where somebody else holds on to all of it."""
+    monkeypatch.setattr(worker, "MANY", 3)
+    door, looks, store = Door(), list[int](), new_store()
+    rt = await stack.enter_async_context(Runtime(store, agents=agents(door), worker=Work(concurrency=2)))
+    claimable, claim_ready = store.claimable, store.claim_ready
+
+    async def noting(*given: Any, **how: Any) -> tuple[StreamId, ...]:
+        looks.append(1)
+        return await claimable(*given, **how)
+
+    async def nothing(*_given: Any, **_how: Any) -> tuple[Ready, ...]:
+        return ()
+
+    monkeypatch.setattr(store, "claim_ready", nothing)
+    sender = await stack.enter_async_context(Runtime(new_store(), agents=agents(door), worker=False))
+    sent = [await (await sender.session(f"s{k:02}", agent="a")).send("go in") for k in range(12)]
+    monkeypatch.setattr(store, "claimable", noting)
+    assert rt.worker is not None
+    async with asyncio.timeout(20):
+        await rt.worker._scan()  # pyright: ignore[reportPrivateUsage] - one look for work
+    assert len(looks) < 20
+    monkeypatch.setattr(store, "claim_ready", claim_ready)
+    door.opened.set()
+    for one in sent:
+        assert (await one.result(timeout=20)).status == "finished"
+
+
 async def _tried(tries: list[str], count: int) -> bool:
     return len(tries) >= count
 

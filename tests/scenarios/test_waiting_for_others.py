@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import AsyncIterator, Sequence
 
 import pytest
 
 from perdure import Agent, Runtime, tool
 from perdure.ids import StreamId
 from perdure.models.scripted import ScriptedModel, call, say
+from perdure.runtime import lifetime
+from perdure.store.shapes import Head
 from perdure.vocab.records import Row
 from tests.scenarios.conftest import NewStore
 
@@ -51,3 +54,52 @@ async def test_who_waits_for_one_turn_does_not_look_whenever_another_goes_on(
         assert looks[sent.session.stream] <= 2
         door.set()
         assert (await result).status == "finished"
+
+
+# --- when something goes wrong on the way
+
+
+@pytest.fixture
+async def apart(new_store: NewStore) -> AsyncIterator[Runtime]:
+    """A runtime that only sends; the work is done by another one."""
+    agents = [Agent("quick", model=ScriptedModel(*[say("fine")] * 10))]
+    async with Runtime(new_store(), agents=agents), Runtime(new_store(), agents=agents, worker=False) as rt:
+        yield rt
+
+
+async def answered(rt: Runtime) -> None:
+    assert await (await rt.session("s", agent="quick")).ask("hi", timeout=20)
+
+
+async def test_after_a_look_that_took_long_nobody_is_deaf_for_long(
+    apart: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lifetime, "RESPITE", 1e9)
+    for _ in range(3):
+        await answered(apart)
+
+
+async def test_who_could_not_look_once_looks_again(apart: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
+    heads, failed = apart.store.heads, asyncio.Event()
+
+    async def broken(streams: Sequence[StreamId]) -> dict[StreamId, Head]:
+        if not failed.is_set():
+            failed.set()
+            raise RuntimeError("can't start new thread")
+        return await heads(streams)
+
+    monkeypatch.setattr(apart.store, "heads", broken)
+    for _ in range(3):
+        await answered(apart)
+    assert failed.is_set()
+
+
+async def test_who_waits_learns_what_was_never_told(apart: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As of a worker that was killed between its commit and telling of it."""
+    version = await apart.store.version()
+
+    async def as_ever() -> int:
+        return version
+
+    monkeypatch.setattr(apart.store, "version", as_ever)
+    await answered(apart)

@@ -54,4 +54,32 @@ MUTANTS = [
         "heads[stream][-1] == (before[stream] or (0,))[-1]}",
         "tests/unit/observe/test_movements.py",
     ),
+    Mutant(
+        "after a look that took long nobody looks for longer still",
+        "runtime/lifetime.py",
+        "min(MAX_RESPITE_S, RESPITE * (loop.time() - began))",
+        "RESPITE * (loop.time() - began)",
+        "tests/scenarios/test_waiting_for_others.py -k nobody_is_deaf",
+    ),
+    Mutant(
+        "who waits never learns what was not told",
+        "runtime/lifetime.py",
+        "if version != last or began > look_by:",
+        "if version != last:",
+        "tests/scenarios/test_waiting_for_others.py -k never_told",
+    ),
+    Mutant(
+        "who could not look once at what others do never looks again",
+        "runtime/lifetime.py",
+        "            except Exception:  # who stops",
+        "            except KeyError:  # who stops",
+        "tests/scenarios/test_waiting_for_others.py -k looks_again",
+    ),
+    Mutant(
+        "a worker that gets nothing of a long line never stops looking",
+        "runtime/worker/worker.py",
+        " or len(lines) > MOST_LINES",
+        "",
+        "tests/scenarios/test_queues.py -k gets_nothing",
+    ),
 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import platform
 from contextlib import AsyncExitStack
@@ -22,13 +23,18 @@ from perdure.tools.execute import ToolThreads
 if TYPE_CHECKING:
     from perdure.runtime.runtime import Runtime
 
+log = logging.getLogger("perdure.runtime")
+
 WATCH_S = 0.025
 QUIET_WATCH_S = 0.1
 QUIET_AFTER_S = 1.0
 """How often others' commits are looked for; less often while nobody here watches and nothing has happened for a while,
 because it is the waking that costs, not the looking."""
 RESPITE = 4
-"""So many times as long as a look took is not looked again: many who wait must not keep the store busy."""
+MAX_RESPITE_S = 0.25
+"""So many times as long as a look took is not looked again, and so long at most: many who wait must not keep the store
+busy, and a store that was away must not make them deaf."""
+SAFETY_LOOK_S = 2.0
 IDLE_THREADS_MS = 20  # long enough for a thread that does nothing to notice that it may go
 
 
@@ -139,23 +145,28 @@ class Lifetime:
         )
 
     async def _watch(self, last: int) -> None:
-        """Notice what other processes commit."""
+        """Notice what other processes commit. Whoever waits here looks now and then in any case: others may have died
+        before they could tell."""
         rt, loop, plans = self._rt, asyncio.get_running_loop(), 0
-        movements, looked_s = Movements(rt.store, rt.hub), 0.0
-        quiet_from = loop.time() + QUIET_AFTER_S
+        movements, respite_s = Movements(rt.store, rt.hub), 0.0
+        quiet_from, look_by = loop.time() + QUIET_AFTER_S, loop.time() + SAFETY_LOOK_S
         while True:
             quiet = loop.time() > quiet_from and not rt.hub.watched_at_all
-            await asyncio.sleep(QUIET_WATCH_S if quiet else max(WATCH_S, looked_s * RESPITE))
+            await asyncio.sleep(QUIET_WATCH_S if quiet else max(WATCH_S, respite_s))
             began = loop.time()
             try:
                 version = await rt.store.version()
-                if version != last:
-                    if rt.worker:
-                        rt.worker.changed()
+                if version != last and rt.worker:
+                    rt.worker.changed()
+                if version != last or began > look_by:
                     await movements.look()
+                    look_by = began + SAFETY_LOOK_S
             except Error:
                 continue
-            looked_s = loop.time() - began
+            except Exception:  # who stops watching is deaf to all others for good
+                log.exception("what other processes do could not be looked at; it is tried again")
+                continue
+            respite_s = min(MAX_RESPITE_S, RESPITE * (loop.time() - began))
             if version != last or rt.store.counters.plans != plans:
                 quiet_from = loop.time() + QUIET_AFTER_S
             plans = rt.store.counters.plans

@@ -28,6 +28,8 @@ SCAN_S = 0.25
 MAX_TENANTS = 1000  # whose turns are remembered
 MANY = 32
 LONGEST_LINE = 256
+MOST_LINES = 2
+"""Where others have taken, or hold on to, whatever stands in so many lines, it is looked again later."""
 LINE_S = 1.0
 LOOK_SHARE = 0.02
 """Where more than MANY are ready, finding out whose turn it is may cost more than serving. The order that was found
@@ -106,7 +108,7 @@ class Worker:
 
     async def _scan_without(self, full: list[str]) -> None:
         """Take up what is ready; `full` are the queues that turn out to have no seat."""
-        serving, crowd = self.serving, self._shared.crowd
+        serving, crowd, lines = self.serving, self._shared.crowd, set[float]()
         while not serving.closed:
             free, room = serving.free, serving.room
             if free and not room:
@@ -115,7 +117,8 @@ class Worker:
             found = await self._first(room + 1, without=tuple(full))
             serving.more_waits = len(found) > room
             crowd.full = serving.more_waits and room == free
-            if not found or not room:
+            lines.add(self._line_until)
+            if not found or not room or len(lines) > MOST_LINES:
                 return
             known = len(full)
             taken = await self._take_up(found[:room], full, suspects="not")

@@ -104,7 +104,7 @@ WITH answered AS (
     INSERT INTO perdure.blobs (hash, media_type, data)
     SELECT b.hash, b.media_type, substring($34::bytea FROM b.start FOR b.size)
     FROM unnest($32::text::text[], $33::text::text[], $35::text::int[], $36::text::int[]) AS b (hash, media_type, start, size)
-    WHERE b.hash IN (SELECT h.hash FROM held AS h) ON CONFLICT DO NOTHING
+    WHERE b.hash IN (SELECT h.hash FROM held AS h) ORDER BY b.hash ON CONFLICT DO NOTHING
 ), referred AS (
     INSERT INTO perdure.blob_refs (stream, hash) SELECT h.id, h.hash FROM held AS h ON CONFLICT DO NOTHING
 )

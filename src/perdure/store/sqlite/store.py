@@ -9,6 +9,7 @@ import sqlite3
 import time
 import weakref
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -54,6 +55,9 @@ T = TypeVar("T")
 
 FEW = 32
 """So many rows are read on the caller, because a thread would cost more than the read."""
+
+FEW_HEADS = 500
+"""Where so many streams end is read on the caller."""
 
 FAST_LOOK_S = 0.001
 """If the last look for work took less, so may the next, and it is done on the caller."""
@@ -399,7 +403,8 @@ class SqliteStore:
 
     async def heads(self, streams: Sequence[StreamId]) -> dict[StreamId, Head]:
         """Where these streams end, those that exist."""
-        return await self._reading().bulk(lambda on: reads.heads(on, streams))
+        reading, read = self._reading(), partial(reads.heads, streams=streams)
+        return reading.point(read) if len(streams) <= FEW_HEADS else await reading.bulk(read)
 
     async def drop_snapshot(self, stream: StreamId) -> None:
         """Forget a snapshot; nothing else changes."""
