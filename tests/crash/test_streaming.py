@@ -126,6 +126,15 @@ class Watcher:
 
         await until(so_often, seconds=40)
 
+    async def until_saved(self, reply: str) -> None:
+        """Until the fact is told: all of its text may be shown before."""
+
+        async def told() -> bool:
+            return any(reply_in(event) == reply for event in self.events)
+
+        await until(told, seconds=40)
+        assert self.screen == reply
+
     async def leave(self) -> str:
         self._task.cancel()
         await asyncio.wait([self._task])
@@ -154,7 +163,7 @@ async def test_killed_in_the_middle_of_a_reply(url: str, tmp_path: Path) -> None
                 assert sent.duplicate
                 assert (await sent.result(timeout=40)).text == NEW
                 for one in (stays, back):
-                    await one.until(NEW)
+                    await one.until_saved(NEW)
                     await one.leave()
                     assert [reply_in(event) for event in one.events if reply_in(event)] == [NEW]
                 ledger = [(entry.effect, entry.usage) for entry in await sent.session.ledger()]
