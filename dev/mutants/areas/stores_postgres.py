@@ -343,4 +343,11 @@ MUTANTS = [
         "",
         f"{STORES}::TestPostgresTogether",
     ),
+    Mutant(
+        "who asks the server now and then stays awake for the answer",
+        "store/postgres/vigil.py",
+        "        if now - before > SOON_S:\n            return\n",
+        "",
+        "tests/unit/store/test_postgres_vigil.py -k now_and_then",
+    ),
 ]

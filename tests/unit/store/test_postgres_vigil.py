@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -38,6 +39,7 @@ def plenty(monkeypatch: pytest.MonkeyPatch) -> None:
     """Processors enough, and a server that answers in time, whatever this machine is."""
     monkeypatch.setattr(vigil, "processors", lambda: 2.0)
     monkeypatch.setattr(vigil, "PATIENCE_S", LONG_S)
+    monkeypatch.setattr(vigil, "SOON_S", math.inf)
 
 
 @pytest.fixture
@@ -111,6 +113,22 @@ async def test_after_an_answer_that_took_too_long_the_next_are_slept_through(
     await turns(5)
     assert others.offered == 5
     last.set_result(None)
+
+
+async def test_who_asks_now_and_then_sleeps_until_it_is_answered(
+    others: Others, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watch = Vigil(give_way=others)
+    with monkeypatch.context() as apart:
+        apart.setattr(vigil, "SOON_S", -1.0)
+        for _ in range(3):
+            watch.keep(answer())
+            await turns(5)
+    assert others.offered == 0
+    watch.keep(soon := answer())
+    await turns(5)
+    assert others.offered == 5
+    soon.set_result(None)
 
 
 @pytest.mark.parametrize(("allowed", "there_are"), [(True, 1.0), (True, 1.5), (False, 8.0)])

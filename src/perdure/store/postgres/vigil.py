@@ -4,8 +4,9 @@ A process that sleeps until the server has answered is woken late, on a processo
 costs a lone append more than its way to the server and back. So the event loop looks for the answer instead, over and
 over, and does whatever else there is to do.
 
-Laws: whoever else wants the processor has it first. One answer is watched for `PATIENCE_S` at most; after one that took
-longer the next ones are slept through. Where processor time is rationed nobody stays awake.
+Laws: only who asks again and again stays awake, and whoever else wants the processor has it first. One answer is
+watched for `PATIENCE_S` at most; after one that took longer the next ones are slept through. Where processor time is
+rationed nobody stays awake.
 """
 
 from __future__ import annotations
@@ -19,6 +20,9 @@ from typing import Any
 
 PATIENCE_S = 0.001
 """A server on this machine, or next to it, has mostly answered by then."""
+
+SOON_S = 0.003
+"""Who asks again within this goes on at once with what it is answered; who was away for longer has slept anyway."""
 
 NAPS = 16
 """So many answers are slept through after one that took too long: at a server far away little is wasted."""
@@ -35,6 +39,7 @@ class Vigil:
         self._allowed = allowed and self._give_way is not None and processors() >= PROCESSORS
         self._answer: asyncio.Future[Any] | None = None
         self._until = 0.0
+        self._asked_at = 0.0
         self._naps = 0
 
     def keep(self, answer: asyncio.Future[Any]) -> None:
@@ -45,7 +50,11 @@ class Vigil:
             self._naps -= 1
             return
         loop = asyncio.get_running_loop()
-        watching, self._answer, self._until = self._answer, answer, loop.time() + PATIENCE_S
+        now = loop.time()
+        before, self._asked_at = self._asked_at, now
+        if now - before > SOON_S:
+            return
+        watching, self._answer, self._until = self._answer, answer, now + PATIENCE_S
         if watching is None:
             loop.call_soon(self._look, loop)
 
