@@ -11,6 +11,7 @@ from perdure import ToolContext, Tuning, tool
 from perdure.inbox.items import Input
 from perdure.models.scripted import ScriptedModel, call, fail, say
 from perdure.observe.events import Fact
+from perdure.runtime import lifetime
 from perdure.runtime.sessions.sent import Sent
 from perdure.runtime.sessions.session import Session
 from perdure.runtime.turns.waiting import Waiting
@@ -183,7 +184,8 @@ async def _facts(sent: Sent) -> list[str]:
     return [kind_of(event.record) async for event in sent.events() if isinstance(event, Fact)]
 
 
-async def test_a_parked_turn_is_steered_once_it_goes_on(desk: Desk) -> None:
+async def test_a_parked_turn_is_steered_once_it_goes_on(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lifetime, "SAFETY_LOOK_S", 3600.0)  # whoever waits is told, and need not find out
 
     @tool(effect="resumable")
     async def ask(ctx: ToolContext) -> str:
